@@ -1,4 +1,4 @@
-//! The RESP front: it serves unmodified Redis clients by pmnet sessions.
+//! The RESP front: it serves unmodified Redis clients through pmnet sessions.
 //!
 //! Purpose: the front speaks RESP2 and RESP3 with clients. By the command matrix ([`table`]) the front decides which
 //! commands may be acknowledged as soon as they are durable in the devices, and which commands must go to the store.

@@ -1,8 +1,8 @@
 //! CLIENT: settings of a client, and questions about this client and the front's other clients.
 //!
-//! Purpose: the front answers as Redis does about its connections, but the clients are those of this front.
-//! Subcommands about other clients (LIST, KILL, UNBLOCK) are carried out by the front's shell
-//! ([`ClientsAsk`]). The store's Redis decides which fields a client has, and their order.
+//! Purpose: the front answers as Redis does, but about its own clients. Subcommands about other clients (LIST, KILL,
+//! UNBLOCK) are carried out by the front's shell ([`ClientsAsk`]). The store's Redis decides which fields a client has,
+//! and their order.
 
 use std::net::SocketAddr;
 
@@ -25,7 +25,7 @@ use crate::upstream::{Outcome, Time};
 
 /// Value of the field `multi` for a client outside MULTI, as Redis shows it.
 pub(super) const NO_MULTI: &str = "-1";
-/// Error text for subcommands of newer stores that are refused.
+/// Error text for subcommands of newer stores that pmnet refuses.
 const STATE: &str = "it is state of a connection to the store, and all clients of a front share those; send it to the store itself";
 const UNBLOCK_REASON: &str = "ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR";
 /// The fields of Redis 7.0, used if the store does not name its own.
@@ -165,8 +165,8 @@ impl Wanted {
                 }
             }
             "CLIENT|UNBLOCK" if arguments.len() > 4 => {
-                // Redis refuses this argument. Valkey 9.1 ignores it and executes the command without a reason. No
-                // client has the number 0.
+                // Redis refuses a CLIENT UNBLOCK with this argument. Valkey 9.1 ignores the argument and unblocks the
+                // client. So the question names number 0, which no client has.
                 let id = parse_integer(arguments.get(2));
                 let mut words: Vec<&[u8]> = arguments.iter().collect();
                 if id.is_some() {

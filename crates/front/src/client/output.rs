@@ -1,4 +1,4 @@
-//! The requests of a client to the front, besides the bytes for its two sockets.
+//! The requests of a client to the front, besides the bytes for the client's two sockets.
 //!
 //! Rule: after each [`advance`](super::Connection::advance) and after any other change of a connection,
 //! [`poll_output`](super::Connection::poll_output) must be called until it returns `None`.
@@ -15,7 +15,8 @@ use crate::upstream::{CallId, SessionHandle};
 pub enum Output {
     /// The front's mark must be opened.
     OpenMark,
-    /// The client depends on which store the server works on: the server must be asked from time to time.
+    /// The client depends on the store on which the server works, so the server must be asked for the store's name from
+    /// time to time.
     NameStore,
     /// The client found a Redis that the server did not name. The server must check its store before it names a store
     /// again.
@@ -56,7 +57,7 @@ pub enum Waiting {
     Rests,
 }
 
-/// The values that the front got last.
+/// The values that the front was told last.
 #[derive(Default)]
 pub(super) struct Reported {
     session: Option<SessionHandle>,

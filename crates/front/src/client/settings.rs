@@ -127,7 +127,7 @@ impl<'a> Hello<'a> {
         Ok(hello)
     }
 
-    /// Returns the options, or the error of an invalid option.
+    /// Returns the options, or the error that stands in `wrong`.
     pub(super) fn complete(mut self) -> Result<Self, Bytes> {
         self.wrong.take().map_or(Ok(self), Err)
     }

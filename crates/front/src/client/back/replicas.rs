@@ -1,9 +1,9 @@
 //! Whether a read may go to a replica of the store, and whether that is worthwhile (`docs/spec/reads.md`
 //! §11).
 //!
-//! Purpose: replies of a replica are used only if the head allows it, so a question to a replica that lags is
-//! wasted. The results of the last questions decide whether the next read asks a replica.
-//! This module does not decide how fresh a replica must be. The head states the required freshness.
+//! Purpose: replies of a replica are used only if the head allows it, so a question to a replica that lags is wasted.
+//! The results of the last questions to replicas decide whether the next read goes to a replica. This module does not
+//! decide how fresh a replica must be. The head states the required freshness.
 
 use pmnet_wire::command::Protocol;
 
@@ -11,8 +11,8 @@ use super::read_before::MISSES;
 use crate::client::lane;
 use crate::upstream::Time;
 
-/// Time without questions to replicas after a replica lagged, in nanoseconds. The pause doubles with each further lag,
-/// up to [`LAGS_MAX`] times.
+/// Time without questions to replicas after a replica lagged, in nanoseconds. The pause doubles each time a replica
+/// lags again, at most [`LAGS_MAX`] times.
 const LAG_PAUSE: Time = 1_000_000;
 const LAGS_MAX: u32 = 7;
 /// Time between two questions to the store for its replicas, in nanoseconds.
@@ -100,7 +100,7 @@ impl ReplicaReads {
     }
 
     /// Notes that a replica was not fresh enough, or gave no answer. During a pause the note has no effect, because the
-    /// question may be from before the pause.
+    /// question may have been asked before the pause.
     pub(in crate::client) fn was_of_no_use(&mut self, now: Time) {
         if now < self.after {
             return;
