@@ -134,29 +134,29 @@ impl Facts {
 /// A command that the front answers itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Local {
-    /// PING.
+    /// The command PING.
     Ping,
-    /// ECHO.
+    /// The command ECHO.
     Echo,
-    /// HELLO.
+    /// The command HELLO.
     Hello,
-    /// AUTH.
+    /// The command AUTH.
     Auth,
-    /// SELECT.
+    /// The command SELECT.
     Select,
-    /// QUIT.
+    /// The command QUIT.
     Quit,
-    /// RESET.
+    /// The command RESET.
     Reset,
-    /// CLIENT.
+    /// The command CLIENT.
     Client,
-    /// MULTI.
+    /// The command MULTI.
     Multi,
-    /// EXEC.
+    /// The command EXEC.
     Exec,
-    /// DISCARD.
+    /// The command DISCARD.
     Discard,
-    /// UNWATCH.
+    /// The command UNWATCH.
     Unwatch,
 }
 
@@ -169,9 +169,9 @@ pub enum Pass {
     Wait,
     /// Commands about subscriptions.
     Subscribe,
-    /// MONITOR.
+    /// The command MONITOR.
     Monitor,
-    /// WATCH. All commands up to EXEC, DISCARD or UNWATCH are then passed, too.
+    /// The command WATCH. All commands up to EXEC, DISCARD or UNWATCH are then passed, too.
     Watch,
     /// SCRIPT KILL or FUNCTION KILL. The command is sent without a barrier, because no other command is executed before
     /// the script ends.

@@ -33,7 +33,7 @@ const NAME_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// A message to a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
-    /// These keys have changed. The value is a RESP array of the keys.
+    /// The keys in this value have changed. The value is a RESP array of the keys.
     Keys(Bytes),
     /// All keys may have changed.
     All,

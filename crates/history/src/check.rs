@@ -84,9 +84,9 @@ pub enum Verdict {
     NotLinearizable {
         /// The first reply, by the time of its return, that no order explains.
         offender: Operation,
-        /// Operations that contradict each other, by the time of their calls. They include the offending operation. The
-        /// checker has left out as many operations as it could. For a counter, these are the offending operation and
-        /// its neighbours by value.
+        /// Operations that contradict each other, by the time of their calls. The list includes the offending
+        /// operation. The checker has left out as many operations as it could. For a counter, these are the offending
+        /// operation and its neighbours by value.
         window: Vec<Operation>,
     },
     /// The key could not be decided, for this reason.

@@ -1,4 +1,4 @@
-//! A lock. It is taken with SET NX under a token, released by a client that knows the token, and read with GET.
+//! A lock. A lock is taken with SET NX under a token, released by a client that knows the token, and read with GET.
 
 use std::collections::BTreeMap;
 

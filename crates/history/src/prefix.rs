@@ -104,8 +104,8 @@ fn beginning(operations: &[Operation], end: u64) -> Vec<Operation> {
         .collect()
 }
 
-/// Leaves out as many of the groups as possible. It first tries to leave out many groups together, and at last single
-/// groups.
+/// Leaves out as many of the groups as possible. The function first tries to leave out many groups together, and at
+/// last single groups.
 fn without(
     operations: Vec<Operation>,
     groups: impl Fn(&[Operation]) -> Vec<Vec<usize>>,

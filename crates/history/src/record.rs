@@ -53,7 +53,7 @@ pub enum Outcome {
     Ok,
     /// The operation was refused: it has not happened and will never happen.
     Failed,
-    /// It is unknown whether the operation has happened. It happens at most once.
+    /// It is unknown whether the operation has happened. If it has happened, it has happened once.
     Unknown,
 }
 

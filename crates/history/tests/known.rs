@@ -189,7 +189,7 @@ fn counters() {
     ];
     assert!(is_linearizable(&gap[..5]));
     assert!(!is_linearizable(&gap));
-    // They do not fill gaps that a reply has shown before their calls.
+    // Increments of unknown outcome do not fill gaps that a reply has shown before their calls.
     assert!(!is_linearizable(&[
         incr(3, 0, 1, 2),
         never(incr(1, 2, 3, 0))

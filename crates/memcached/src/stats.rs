@@ -7,8 +7,8 @@ use crate::request::Stats;
 /// their commands by them.
 pub const VERSION: &str = "1.6.18-pmnet";
 
-/// Numbers of events since the start of the front. A client's `stats reset` changes what `stats` shows. It does not
-/// change these numbers, because the status port shows them, too.
+/// Numbers of events since the start of the front. A client's `stats reset` changes what `stats` shows. A reset does
+/// not change these numbers, because the status port shows them, too.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counters {
     /// Commands that stored an item or tried to store one.

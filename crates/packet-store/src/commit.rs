@@ -27,7 +27,7 @@ pub struct Commit {
     pub commit: u64,
     /// Number of records in the store.
     pub records: u64,
-    /// Sum over the lines of all records. It shows whether a record is missing.
+    /// Sum over the lines of all records. The sum shows whether a record is missing.
     pub sum: u64,
     /// Order in the log up to which the store has applied updates, as the user of the store has stated it; 0: not
     /// stated.

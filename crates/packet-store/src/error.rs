@@ -11,7 +11,7 @@ pub enum OpenError {
         /// The reason why no store can have this size.
         why: String,
     },
-    /// The image is shorter than the store in it.
+    /// The image is shorter than the store that it contains.
     #[error(
         "PM2407 truncated: {image} bytes, and the store in it has {needed}: copy the whole file"
     )]

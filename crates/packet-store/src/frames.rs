@@ -39,7 +39,8 @@ enum State {
     Closed,
     /// The frame holds a part of one large record, or a damaged record, so it is never packed.
     Apart,
-    /// The frame holds no record any more, but lines on the medium may point into it, and the log has an entry in it.
+    /// The frame holds no record any more. But lines on the medium may point into the frame, and the log has an entry
+    /// in the frame.
     Left,
 }
 
@@ -58,7 +59,7 @@ struct Frame {
     after: u32,
 }
 
-/// Where the record of a line lies.
+/// The place of a line's record.
 #[derive(Clone, Copy, Debug)]
 struct Lying {
     /// Frame that holds the record; [`NONE`] if the slot is free.
@@ -84,19 +85,19 @@ pub(crate) struct Place {
     pub len: usize,
 }
 
-/// The purpose for which space is requested. It decides how much of the reserve may be used.
+/// The purpose for which space is requested. The purpose decides how much of the reserve may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
-    /// Data of a client. It may take nothing of the reserve.
+    /// Data of a client. Such data may take nothing of the reserve.
     Ordinary,
-    /// Data of a client that replaces a value of at least the same length. It may take half of the reserve.
+    /// Data of a client that replaces a value of at least the same length. Such data may take half of the reserve.
     InPlace,
-    /// Data of a client that was acknowledged before. It may take a quarter of the reserve.
+    /// Data of a client that was acknowledged before. Such data may take a quarter of the reserve.
     Acknowledged,
-    /// A short record of the protocol, or a record that frees space. It may take seven eighths of the reserve, and the
-    /// space that is set apart for records of the protocol.
+    /// A short record of the protocol, or a record that frees space. Such a record may take seven eighths of the
+    /// reserve, and the space that is set apart for records of the protocol.
     Reserved,
-    /// Packing. It may take the whole reserve.
+    /// Packing. Packing may take the whole reserve.
     Packing,
 }
 
@@ -125,7 +126,7 @@ impl Room {
 pub(crate) struct Frames {
     bytes: usize,
     frames: Vec<Frame>,
-    /// Where the records lie, for all lines up to the highest line that was ever used.
+    /// The places of the records of all lines, up to the highest line that was ever used.
     lying: Vec<Lying>,
     /// Free frames into which no line on the medium points.
     cold: Vec<u32>,
@@ -359,7 +360,7 @@ impl Frames {
             .is_some_and(|found| found.state == State::Left)
     }
 
-    /// Notes the end of the current transaction: the log has got the frames that were promised to it.
+    /// Notes the end of the current transaction: the log has got the frames that the store promised.
     pub fn keep_promises(&mut self) {
         self.promised = 0;
     }

@@ -20,7 +20,8 @@ fn records_fill_a_frame_and_an_empty_one_comes_back() {
         );
         all.attach(0, slot, 70);
     }
-    // The open frame has 248 free bytes. These are too few for half of the record, so the record begins in a new frame.
+    // The open frame has 248 free bytes. The free bytes are too few for half of the record, so the record begins in a
+    // new frame.
     let place = all.place_first(300, 20);
     assert_eq!((place.frame, place.start, place.len), (1, 0, 300));
     all.attach(1, 25, 300);

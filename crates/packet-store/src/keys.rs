@@ -400,7 +400,7 @@ impl Keys {
         }
     }
 
-    /// Counts again how many keys each link skips. This is needed after a key was found only by a walk.
+    /// Counts again how many keys each link skips. A new count is needed after a key was found only by a walk.
     fn measure(&mut self) {
         let mut open = [(NONE, 0); LEVELS];
         let mut at = self.link(NONE, 0).to;
@@ -471,7 +471,7 @@ impl Keys {
 
     /// Returns a random number of levels. One level is certain, and each further level has a chance of one in four.
     fn draw_levels(&mut self) -> usize {
-        // This is xorshift64. The heights must be random, but need not be secret.
+        // The generator is xorshift64. The heights must be random, but need not be secret.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;

@@ -38,7 +38,7 @@ const FRAME_AT: usize = 52;
 const PAYLOAD_CRC_AT: usize = 56;
 const CRC_AT: usize = 60;
 
-/// What the bytes in the frame are.
+/// The form of the bytes in the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// The key, and then the value. If key and value do not fit into this frame, pieces hold the remaining bytes.
@@ -61,7 +61,7 @@ pub(crate) struct Line {
     pub order: u64,
     /// Time at which the packet was received, in microseconds since 1970; 0: unknown.
     pub received_us: u64,
-    /// Kind of the value. It has no meaning for the store.
+    /// Kind of the value. The kind has no meaning for the store.
     pub kind: u8,
     /// Time of expiry, in milliseconds since 1970; 0: never.
     pub expires_at_ms: u64,

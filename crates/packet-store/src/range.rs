@@ -48,7 +48,7 @@ impl<M: Media> PacketStore<M> {
         slot.map(|slot| self.record(slot)).transpose()
     }
 
-    /// Returns the number of records between two bounds. This takes two searches, however many records there are.
+    /// Returns the number of records between two bounds. The count takes two searches, however many records there are.
     /// Within a transaction, the result includes the transaction's own changes.
     #[must_use]
     pub fn count_between(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> u64 {
@@ -59,7 +59,7 @@ impl<M: Media> PacketStore<M> {
     }
 
     /// Returns the records of [`PacketStore::range`] without the first `first` and the last `last` records. The time
-    /// for this does not depend on the two numbers.
+    /// for leaving records out does not depend on their number.
     #[must_use]
     pub fn range_without(
         &self,

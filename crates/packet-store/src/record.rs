@@ -40,7 +40,7 @@ impl<'a, M: Media> Record<'a, M> {
         index(self.line.value_len)
     }
 
-    /// Returns key and value. They are returned in place if the record lies in one frame, and are assembled in
+    /// Returns key and value. Key and value are returned in place if the record lies in one frame, and are assembled in
     /// `scratch` otherwise. A key with a prefix is always assembled.
     #[must_use]
     pub fn key_and_value<'s>(&self, scratch: &'s mut Vec<u8>) -> (&'s [u8], &'s [u8])

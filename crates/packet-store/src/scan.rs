@@ -30,7 +30,8 @@ pub struct Scan<M> {
     pieces: Pieces,
     /// Lines that hold data, but belong to no record. The repair erases these lines before it does anything else.
     erase: Vec<u32>,
-    /// Newest versions of keys that are deleted. Such a version is erased when the key has no older version any more.
+    /// Newest versions of keys that are deleted. A deleted version is erased when the key has no older version any
+    /// more.
     deleted: Vec<u32>,
     /// Lines whose word `dead` names a commit that never took effect.
     revived: Vec<u32>,

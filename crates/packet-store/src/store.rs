@@ -58,11 +58,11 @@ pub struct PacketStore<M> {
     /// Whether the store's lines may state prefixes of keys.
     pub(crate) prefixes: bool,
     pub(crate) pieces: Pieces,
-    /// For each line below `fresh`, the line of the key's previous version. It is kept while a snapshot needs that
-    /// version, or while the transaction is not committed.
+    /// For each line below `fresh`, the line of the key's previous version. The previous version is kept while a
+    /// snapshot needs it, or while the transaction is not committed.
     pub(crate) older: Vec<u32>,
     pub(crate) free_lines: Vec<u32>,
-    /// The lines from this line on were never used. No memory is used for them.
+    /// The lines from this line on were never used. No memory is used for the lines that were never used.
     pub(crate) fresh: u32,
     /// Lines that are dead since the last commit, or longer, and are still on the medium.
     pub(crate) pending: Vec<u32>,
@@ -90,8 +90,8 @@ pub struct PacketStore<M> {
     failed: bool,
 }
 
-/// A commit whose state can be read. It must be given back with [`PacketStore::release`]. While it exists, the versions
-/// that it sees stay, and nothing is packed.
+/// A commit whose state can be read. A snapshot must be given back with [`PacketStore::release`]. While it exists, the
+/// versions that it sees stay, and nothing is packed.
 #[derive(Debug)]
 pub struct Snapshot {
     at: u64,
@@ -414,8 +414,8 @@ impl<M: Media> PacketStore<M> {
         Ok(())
     }
 
-    /// Erases every dead line durably. This is step 2 of a transaction, done early. Afterwards the frames into which
-    /// these lines pointed can be lent.
+    /// Erases every dead line durably. The erasure is step 2 of a transaction, done early. Afterwards the frames into
+    /// which these lines pointed can be lent.
     pub(crate) fn erase_dead(&mut self) -> Result<(), Error> {
         self.usable()?;
         let erased = self.persist_changes();

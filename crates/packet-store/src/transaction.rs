@@ -16,8 +16,9 @@ use crate::prefix::{Prefix, joined};
 use crate::record::{Meta, Record};
 use crate::store::{PacketStore, Undo, born};
 
-/// A record with more bytes has frames of its own (a large record). These frames are never packed, and less than a
-/// ninth of them is unused. In a full store, such a record can be overwritten and moved without moving other records.
+/// A record with more bytes has frames of its own (a large record). The frames of a large record are never packed, and
+/// less than a ninth of them is unused. In a full store, such a record can be overwritten and moved without moving
+/// other records.
 const LARGE_BYTES: usize = 16 << 10;
 
 impl Line {

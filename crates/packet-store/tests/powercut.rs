@@ -36,7 +36,7 @@ enum Step {
     Remove(Vec<u8>),
 }
 
-/// Returns the steps of transaction `number`. They depend on the number alone.
+/// Returns the steps of transaction `number`. The steps depend on the number alone.
 fn steps(number: u64) -> Vec<Step> {
     let mut random = Random(number.wrapping_mul(0x9e37_79b9));
     let mut steps: Vec<Step> = (0..=random.index(5))

@@ -117,8 +117,8 @@ pub enum Error {
     System(#[from] std::io::Error),
 }
 
-/// A datagram in the region. It must be passed to [`Region::keep`] or [`Region::release`]. If it is dropped instead,
-/// nothing is received into its buffer any more.
+/// A datagram in the region. A packet must be passed to [`Region::keep`] or [`Region::release`]. If it is dropped
+/// instead, nothing is received into its buffer any more.
 #[derive(Debug)]
 #[must_use = "a packet is kept or released"]
 pub struct Packet(Arrived);

@@ -212,8 +212,8 @@ impl Records {
         Ok(self.shared.0.store()?)
     }
 
-    /// Moves some records close together, so that buffers become free, if this is worth its cost. Returns the number of
-    /// moved bytes. It should be called after each change.
+    /// Moves some records close together if this frees enough buffers to be worth its cost. Returns the number of moved
+    /// bytes. This function should be called after each change.
     ///
     /// # Errors
     /// [`Error::Records`].

@@ -1,6 +1,6 @@
-//! The example that keeps HTTP PUTs. A client with an ordinary TCP uses it over a veth pair. The example's process is
-//! killed, and after a restart it finds all acknowledged bodies again. The test needs root and iproute2. Without them
-//! the test is skipped with a message; in CI this is a failure.
+//! Tests the example `http_put`, which keeps HTTP PUTs. A client with an ordinary TCP uses it over a veth pair. The
+//! example's process is killed, and after a restart it finds all acknowledged bodies again. The test needs root and
+//! iproute2. Without root and iproute2 the test is skipped with a message; in CI the missing parts are a failure.
 
 #[path = "../../dataplane/tests/af_xdp/link.rs"]
 mod link;

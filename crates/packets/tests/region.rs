@@ -1,5 +1,6 @@
 //! A region over a veth pair. A kept datagram stays in the buffer into which it was received, and is found there again.
-//! The tests need root and iproute2. Without them the tests are skipped with a message; in CI this is a failure.
+//! The tests need root and iproute2. Without root and iproute2 the tests are skipped with a message; in CI the missing
+//! parts are a failure.
 
 #[path = "../../dataplane/tests/af_xdp/link.rs"]
 mod link;

@@ -1,6 +1,6 @@
 //! Buffers that become records, over a veth pair. Records stay in the buffers into which they were received, and
-//! answered writes survive kills. The tests need root and iproute2. Without them the tests are skipped with a message;
-//! in CI this is a failure.
+//! answered writes survive kills. The tests need root and iproute2. Without root and iproute2 the tests are skipped
+//! with a message; in CI the missing parts are a failure.
 
 #[path = "../../dataplane/tests/af_xdp/link.rs"]
 mod link;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// The arguments of one command, the name first. They are borrowed from the input buffer.
+/// The arguments of one command, the name first. The arguments are borrowed from the input buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Arguments<'a> {
     bytes: &'a [u8],

@@ -94,7 +94,7 @@ pub struct Parser {
     seen: usize,
     /// Number of arguments that have not come yet.
     missing: usize,
-    /// Ranges of the arguments. They are ranges of `inline` if `inline` is not empty, and ranges of the buffer
+    /// Ranges of the arguments. The ranges are those in `inline` if `inline` is not empty, and those in the buffer
     /// otherwise.
     arguments: Vec<Range<usize>>,
     /// The inline command, converted to an array of bulk strings.

@@ -25,7 +25,8 @@ const OUT_OF_MEMORY: &str = "OOM command not allowed: the packet store is full; 
 const REFUSED_TOO_LONG: &str =
     "ERR pmnet: the reply would be larger than 16 MiB, so nothing was done; ask for less at once";
 
-/// Makes a keyspace over the rows of one transaction. Keys that have expired at the present time are absent in it.
+/// Makes a keyspace over the rows of one transaction. The keyspace leaves out keys that have expired at the present
+/// time.
 ///
 /// # Errors
 /// [`Fault::Storage`]: the system gives no random numbers.

@@ -2,8 +2,8 @@
 //! order of their keys.
 //!
 //! A row is a key, a kind, an expiry and a value. The store does not interpret the rows. The module `types` interprets
-//! them, as `docs/spec/embedded-store.md` describes. All calls on one [`Rows`] are one transaction. They see the
-//! earlier writes of the transaction. They take effect together and durably, or not at all.
+//! them, as `docs/spec/embedded-store.md` describes. All calls on one [`Rows`] are one transaction. The calls see the
+//! earlier writes of the transaction. The writes take effect together and durably, or not at all.
 
 use std::ops::{Bound, ControlFlow};
 

@@ -91,15 +91,15 @@ impl ClientKind {
 /// A client's request about the clients of its front.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientsAsk {
-    /// CLIENT INFO.
+    /// The command CLIENT INFO.
     Info,
-    /// CLIENT LIST.
+    /// The command CLIENT LIST.
     List(Which),
-    /// CLIENT KILL of one address.
+    /// The command CLIENT KILL with one address.
     KillAddress(Vec<u8>),
-    /// CLIENT KILL of all clients that match.
+    /// The command CLIENT KILL for all clients that match.
     Kill(Which),
-    /// CLIENT UNBLOCK.
+    /// The command CLIENT UNBLOCK.
     Unblock { id: i64, error: bool },
 }
 

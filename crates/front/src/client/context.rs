@@ -12,7 +12,7 @@ pub(super) struct Env<'a> {
     pub(super) shared: &'a mut Shared,
 }
 
-/// The network, the front's state and the client's commands, as far as the back may use them.
+/// The network, the front's state and the client's commands, as far as [`Back`](super::back::Back) may use them.
 pub(super) struct Context<'a> {
     pub(super) up: &'a mut dyn Calls,
     pub(super) shared: &'a mut Shared,

@@ -48,7 +48,7 @@ impl Connection {
         self.face.pending.replies.held()
     }
 
-    /// Whether so many replies are unread that no further command may be taken.
+    /// Whether the client has so many unread replies that no further command may be taken from it.
     #[must_use]
     pub fn congested(&self) -> bool {
         self.face.pending.replies.congested()
@@ -93,7 +93,8 @@ impl Connection {
         listens
     }
 
-    /// Notes that the client named in REDIRECT has disconnected. Returns whether this client gets a message about it.
+    /// Notes that the client named in REDIRECT has disconnected. Returns whether this client gets a message that its
+    /// REDIRECT client has disconnected.
     pub(crate) fn told_of_no_redirect(&mut self, redirect: u64) -> bool {
         let protocol = self.face.protocol();
         let listens = self.tracks.tell_of_no_redirect(redirect, protocol);
@@ -123,7 +124,7 @@ impl Connection {
         reads.answered(call, answer, selected, pending, shared);
     }
 
-    /// Takes the store's record, for reads that were handed out before the head had answered.
+    /// Takes the store's record, for reads that the shell sent to the store before the head answered.
     pub fn store_recorded(&mut self, number: u64, epoch: u32, watermark: u64, shared: &mut Shared) {
         let (protocol, pending) = (self.face.protocol(), &mut self.face.pending);
         let (reads, record) = (&mut self.back.reads, (epoch, watermark));
@@ -200,8 +201,8 @@ impl Connection {
         self.back.passing.tls()
     }
 
-    /// Whether the front may read from the store's connection now. If a subscriber does not read its messages, they
-    /// wait at the store, as they do without pmnet. The reply to a command is always read.
+    /// Whether the front may read from the store's connection now. Messages that a subscriber does not read wait at the
+    /// store, as they do without pmnet. The reply to a command is always read.
     #[must_use]
     pub fn wants_direct(&self) -> bool {
         let replies = &self.face.pending.replies;

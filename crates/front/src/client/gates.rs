@@ -1,8 +1,7 @@
 //! The checks (gates) that each command passes before it is carried out.
 //!
-//! A gate lets a command continue, answers it, or makes it wait. A command that waits stays in the input and
-//! starts at the first gate again. So a gate that makes a command wait must not have changed any state that
-//! matters.
+//! A gate lets a command continue, answers it, or makes it wait. A command that waits stays in the input and starts at
+//! the first gate again. So a gate that makes a command wait must not have changed any state on which the gates depend.
 
 use pmnet_resp::reply;
 
@@ -43,8 +42,8 @@ impl Connection {
     ) -> Result<(), Stop> {
         // The first gate: a browser gets no answer, whatever its rights are.
         self.close_http(command)?;
-        // This gate precedes all work for the command: a client that may not run the command learns nothing, and delays
-        // no other client.
+        // This gate precedes all work for the command, so that a client without the right to a command learns nothing
+        // and delays no other client.
         self.look_at_rights(command, env)?;
         // This gate follows the check of rights, as in Redis: during a pause, too, a client without rights gets its
         // error. The gate of the pause precedes all gates that change something, because the state may be different

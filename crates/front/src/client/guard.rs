@@ -1,6 +1,6 @@
 //! Passed commands that must not reach the store.
 //!
-//! Normally the store's adaptor checks every command. It refuses commands that would break the durability of
+//! Normally the store's adaptor checks every command. The adaptor refuses commands that would break the durability of
 //! acknowledged writes, or the records by which writes apply exactly once. A passed command does not go through the
 //! adaptor, so the front refuses the same commands, with the same errors (`crates/store/src/redis`: `commands`, `plan`,
 //! and `guarded` in `request.lua`). Administrative commands without such an effect are passed, and the adaptor accepts

@@ -93,7 +93,7 @@ impl Connection {
         Bytes::from_static(b"+RESET\r\n")
     }
 
-    /// AUTH. Only the connection that sends AUTH is logged in.
+    /// Handles AUTH. Only the connection that sends AUTH is logged in.
     fn auth(&mut self, arguments: &Arguments<'_>, env: &mut Env<'_>) -> Result<(), Later> {
         let answer = match arguments.len() {
             2 => self.log_in(None, arguments.get(1), env)?,
@@ -194,9 +194,9 @@ impl Connection {
         Ok(true)
     }
 
-    /// SELECT. The store is asked about a database that no client has used yet. Otherwise an update for a database that
-    /// does not exist could be acknowledged early and lost. If the store does not answer, the connection ends, because
-    /// the client means its later commands for the new database.
+    /// Handles SELECT. The store is asked about a database that no client has used yet. Otherwise an update for a
+    /// database that does not exist could be acknowledged early and lost. If the store does not answer, the connection
+    /// ends, because the client means its later commands for the new database.
     fn select(&mut self, arguments: &Arguments<'_>, env: &mut Env<'_>) -> Result<(), Later> {
         let database = match parse_database(arguments.get(1)) {
             Ok(database) => database,
@@ -218,7 +218,7 @@ impl Connection {
         Ok(())
     }
 
-    /// EXEC.
+    /// Handles EXEC.
     fn execute(&mut self, env: &mut Env<'_>) -> Result<(), Later> {
         // The mode is taken out so that the rest of the client can be changed.
         let mut mode = std::mem::take(&mut self.face.mode);
@@ -268,7 +268,7 @@ impl Connection {
         match shared.table.verdict(&arguments).sub {
             Sub::Known(sub) => self.client_alone(sub.name, &arguments, shared),
             Sub::Unknown => self.face.settings.set_info(&arguments),
-            // UNWATCH.
+            // This is UNWATCH.
             Sub::No => OK,
         }
     }

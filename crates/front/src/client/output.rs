@@ -39,7 +39,7 @@ pub enum Output {
     /// The client needs a new connection to the store, with this number and address; `None`: it must have no
     /// connection.
     Direct(Option<(u64, SocketAddr)>),
-    /// These commands must be read from the store.
+    /// The commands in this value must be read from the store.
     Read(StoreRead),
     /// This question about the client's user must be asked.
     Ask(Question),
@@ -96,7 +96,7 @@ fn changed<T: PartialEq>(before: &mut T, now: T) -> bool {
     changed
 }
 
-/// Requests that have not been handed out yet.
+/// Requests of the client that the front has not taken yet.
 #[derive(Default)]
 pub(super) struct Wishes {
     mark: bool,

@@ -198,7 +198,7 @@ impl Tracks {
     pub(super) fn tracked(&mut self, arguments: &Arguments<'_>, face: &Face, shared: &mut Shared) {
         let id = face.id;
         if !self.on {
-            // RESET.
+            // A RESET ends tracking.
             shared.tracking.end(id);
             self.queued = Queued::default();
             return;

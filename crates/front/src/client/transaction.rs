@@ -472,8 +472,8 @@ impl Rest {
 }
 
 /// Whether the front may queue this HELLO and answer it at EXEC. The front may not queue a HELLO that logs in, because
-/// Redis checks passwords. It may not queue a HELLO of a client with subscriptions, because their messages come in the
-/// present protocol.
+/// Redis checks passwords. The front may not queue a HELLO of a client with subscriptions, because messages to the
+/// client come in the present protocol.
 fn may_queue_hello(arguments: &Arguments<'_>, by: Queuer<'_>) -> bool {
     let hello = Hello::parse(arguments, by.selected.protocol);
     let logs_in = hello.is_ok_and(|hello| hello.login.is_some());

@@ -87,7 +87,7 @@ enum Phase {
     /// Commands are taken, and answered.
     Serves,
     /// The client has closed its sending side, and its next command waits for the reply to an earlier command. The
-    /// client's connection is closed at this time.
+    /// client's connection is closed at the time in this value.
     Stuck(Time),
     /// The client was sent the reason why its connection is closed, and its further input is discarded.
     Lingers(Lingering),

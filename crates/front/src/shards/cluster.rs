@@ -1,5 +1,5 @@
-//! The answers to CLUSTER. They describe a cluster of one node, the router, which serves the slots of all shards. A
-//! client for clusters is never redirected to another node.
+//! The answers to CLUSTER. The answers describe a cluster of one node, the router, which serves the slots of all
+//! shards. A client for clusters is never redirected to another node.
 
 use std::net::SocketAddr;
 

@@ -14,7 +14,8 @@ use crate::shell::socket::Socket;
 use crate::shell::wire::Wire;
 
 /// Maximum number of bytes of one link's replies that wait for earlier replies. Above this bound, the router sends no
-/// further command on the link. It also reads no more from the link, unless a single reply is longer.
+/// further command on the link. Above this bound, the router also reads no more from the link, unless a single reply is
+/// longer.
 pub(super) const HELD_BYTES_SOFT_MAX: usize = 1024 * 1024;
 /// Maximum number of bytes of one link's commands that are not sent yet. Above this bound, no further command is taken
 /// for the link.
@@ -49,7 +50,7 @@ pub(super) struct Link {
     owed: VecDeque<Owed>,
     /// Number of owed replies that decide whether the link is usable.
     unsettled: usize,
-    /// Whether the link is being given up. Such a link is dropped when the front has closed it.
+    /// Whether the link is being given up. If so, the link is dropped when the front has closed it.
     pub(super) closing: bool,
     shut: bool,
     /// Number of subscriptions according to the replies taken so far; subscriptions to shard channels count separately.

@@ -24,8 +24,8 @@
 //! Invariants: a client's commands for one shard reach the shard's front in their order, and each command reaches it
 //! once. Between commands for different shards no order is promised. Every buffer and table is bounded. The outstanding
 //! commands of a client are bounded in number, and in bytes for each shard. The router reads nothing from a client
-//! above these bounds. A shard that is slow or down delays only its own replies and the replies after them. Not allowed
-//! here: acknowledging a command, or knowing its effect on its keys.
+//! above these bounds. If a shard is slow or down, only its own replies and the replies after them are delayed. Not
+//! allowed here: acknowledging a command, or knowing its effect on its keys.
 
 mod answer;
 mod backs;
@@ -114,8 +114,8 @@ pub struct MapChanger {
 }
 
 impl MapChanger {
-    /// Makes the router replace its map by this map, soon after the call. Both maps must have the same shards in the
-    /// same order.
+    /// Makes the router replace its map by this map, soon after the call. The new map must have the same shards in the
+    /// same order as the present map.
     pub fn change(&self, map: SlotMap) {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         *next = Some(map);

@@ -22,25 +22,25 @@ pub(super) enum Kind {
     Scan,
     /// Changes the state of the connection.
     State,
-    /// CLIENT REPLY.
+    /// The command CLIENT REPLY, which the router carries out itself.
     Reply,
     /// Changes subscriptions.
     Subscribe,
-    /// PUBLISH.
+    /// The command PUBLISH, which goes to the shard of its channel.
     Publish,
-    /// MULTI.
+    /// The command MULTI, which begins a transaction.
     Multi,
-    /// EXEC.
+    /// The command EXEC, which ends a transaction.
     Exec,
-    /// DISCARD.
+    /// The command DISCARD, which ends a transaction.
     Discard,
-    /// WATCH.
+    /// The command WATCH, which goes to the shard of its keys.
     Watch,
-    /// UNWATCH.
+    /// The command UNWATCH, which ends the watch of all keys.
     Unwatch,
-    /// QUIT.
+    /// The command QUIT, which ends the connection.
     Quit,
-    /// CLUSTER.
+    /// The command CLUSTER, which the router answers itself.
     Cluster,
     /// Answers the command with this reply.
     Own(Bytes),

@@ -21,11 +21,11 @@ pub(super) enum Effect {
         login: Option<[Box<[u8]>; 2]>,
         name: Option<Box<[u8]>>,
     },
-    /// CLIENT SETNAME.
+    /// The command CLIENT SETNAME, with the name.
     Name(Box<[u8]>),
     /// CLIENT TRACKING ON, as the client sent it, or OFF.
     Tracking(Option<Bytes>),
-    /// RESET.
+    /// The command RESET.
     Reset,
 }
 
@@ -96,7 +96,7 @@ enum Stage {
     Settled(Outcome, Option<Bytes>),
 }
 
-/// What a shard's reply says about the change.
+/// The kind of a shard's reply to a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Success,

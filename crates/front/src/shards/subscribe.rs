@@ -1,6 +1,6 @@
 //! Subscriptions over shards. Each channel has one home: the shard of its name's slot, to which PUBLISH sends the
-//! channel's messages. Two kinds of subscriptions are made at all shards, because every shard may have messages for
-//! them: subscriptions to patterns, and subscriptions to the channels of keyspace events.
+//! channel's messages. Subscriptions to patterns, and to the channels of keyspace events, are made at all shards,
+//! because every shard may have messages for them.
 //!
 //! Each front counts only its own subscriptions, so the router replaces the number in a confirmation.
 
@@ -256,8 +256,8 @@ impl Subscriptions {
             }
         }
         if channels.is_empty() {
-            // Without names, the command is about all subscriptions of the client. These subscriptions are known only
-            // when all earlier changes are confirmed.
+            // Without names, the command is about all subscriptions of the client. The client's subscriptions are known
+            // only when all earlier changes are confirmed.
             if replies.change_subscriptions() {
                 return Err(Stop::Later);
             }

@@ -184,7 +184,7 @@ impl Transaction {
         Stop::Later
     }
 
-    /// EXEC. With `abort`, the reply to EXEC is this error, and the shard executes nothing.
+    /// Handles EXEC. With `abort`, the reply to EXEC is this error, and the shard executes nothing.
     fn execute(&self, abort: Option<Bytes>, command: &Command<'_>, backs: &mut Backs) -> Taken {
         // The map may have changed since the first command with a key, or since WATCH.
         let slot = self.slot().or(self.watched);
@@ -230,7 +230,7 @@ impl Transactions {
             .take_if(|transaction| transaction.number == number);
     }
 
-    /// MULTI.
+    /// Handles MULTI.
     pub(super) fn begin(&mut self, command: &Command<'_>, backs: &mut Backs) -> Taken {
         let shard = self.watched.map_or(backs.last, |(_, shard)| shard);
         backs.forward(shard, command.frame)?;

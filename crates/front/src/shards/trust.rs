@@ -1,4 +1,4 @@
-//! What the router knows about a client's rights. The router has no users of its own: it asks the front of the first
+//! The router's knowledge about a client's rights. The router has no users of its own: it asks the front of the first
 //! shard.
 
 use bytes::Bytes;

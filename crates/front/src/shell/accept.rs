@@ -51,7 +51,7 @@ pub(crate) struct Door {
     shaking: Seldom,
 }
 
-/// A repeated event. It is logged from time to time, with the number of repetitions.
+/// A repeated event. The event is logged from time to time, with the number of repetitions.
 #[derive(Default)]
 struct Seldom {
     count: u64,

@@ -62,7 +62,7 @@ pub enum Cache {
     #[default]
     Pending,
     /// As `Pending`. In addition, the head answers with updates that the store has applied, while the head's log keeps
-    /// them. This is correct only if every program that writes uses pmnet.
+    /// them. This setting is correct only if every program that writes uses pmnet.
     Log,
     /// Reads use neither the head nor direct connections: each read is a bypass, unless its pipeline has just set the
     /// key (reads.md §6).

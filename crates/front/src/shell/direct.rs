@@ -14,8 +14,8 @@ use crate::upstream::{Time, Upstream};
 
 /// Maximum time for connecting to the store, in nanoseconds.
 const CONNECT_TIMEOUT: Time = 5_000_000_000;
-/// Time of silence after which the operating system checks that the store's machine still has the connection. The front
-/// notices a store that answers no client earlier than that.
+/// Time of silence after which the operating system checks that the store's machine still has the connection. If the
+/// store answers no client at all, the front notices this earlier.
 const DIRECT_KEEPALIVE: Duration = Duration::from_secs(60);
 
 impl<U: Upstream> Front<U> {

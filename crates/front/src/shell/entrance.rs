@@ -89,7 +89,7 @@ impl Entrance {
 }
 
 impl<U: Upstream> Front<U> {
-    /// Accepts the clients that were handed over.
+    /// Accepts the clients that a router has given to this front.
     pub(super) fn take_handed(&mut self) {
         let Some(handed) = &self.handed else {
             return;

@@ -200,7 +200,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// If this is the mark's session, notes that the session was closed.
+    /// If the mark's session was closed, notes that the mark is lost.
     pub(super) fn mark_closed(&mut self, session: SessionHandle) {
         if self.marks.session == Some(session) {
             tracing::debug!("the mark was closed: what is passed through ends");

@@ -281,8 +281,8 @@ impl<U: Upstream> Front<U> {
     }
 
     /// Serves like [`Front::run`], with an observer. The front calls `observe` once a turn, at the end of the turn.
-    /// Calls are timed for the observer. Devices that do not answer are asked again even if no client needs them, so
-    /// the observer sees when they answer again.
+    /// Calls are timed for the observer. Devices that do not answer are asked repeatedly even if no client needs them,
+    /// so the observer sees when they answer again.
     ///
     /// # Errors
     /// The errors of [`Front::run`].

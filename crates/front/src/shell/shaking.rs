@@ -26,10 +26,10 @@ impl Shaking {
         self.clients.remove(&id);
     }
 
-    /// Returns whether a new handshake may begin if there are `clients` clients of at most `clients_max`. If there is
-    /// no place for it, the oldest client of the host with the most handshakes must be closed first. So one host cannot
-    /// keep other hosts out. If the new client's own host has the most handshakes, the new client is refused, because
-    /// the host's earlier handshakes shall end first.
+    /// Returns whether a new handshake may begin if there are `clients` clients of at most `clients_max`. If a new
+    /// handshake finds no place, the oldest client of the host with the most handshakes must be closed first. So one
+    /// host cannot keep other hosts out. If the new client's own host has the most handshakes, the new client is
+    /// refused, because the host's earlier handshakes shall end first.
     pub(crate) fn admits(&self, newcomer: IpAddr, clients: usize, clients_max: usize) -> Admits {
         let begun = self.clients.len();
         let no_seat = clients >= clients_max && begun * 2 >= clients_max;

@@ -144,7 +144,7 @@ impl UnderWay {
     }
 }
 
-/// The state of the answers to calls, and what was logged about them.
+/// When calls were last answered, and which messages about missing answers were logged.
 #[derive(Debug, Default)]
 struct Listening {
     /// The time when the first outstanding call was submitted, if no answer has come since then.

@@ -102,7 +102,8 @@ mod tests {
 
     use super::{Ending, Flag, Wake};
 
-    /// Maximum number of schedules that are tried, depth first. With one stopper, there are fewer schedules than that.
+    /// Maximum number of schedules that are tried, depth first. With one stopper, there are fewer schedules than this
+    /// maximum.
     const SCHEDULES_MAX: usize = 200_000;
 
     impl Flag for AtomicBool {

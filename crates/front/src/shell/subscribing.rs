@@ -1,13 +1,13 @@
 //! Changes of subscriptions that are under way, for clients whose next command must follow these changes.
 //! `client/shared.rs` has the numbers of the changes (`Subscribing`), and `client/hold.rs` makes a command wait for
-//! them.
+//! changes.
 
 use super::Front;
 use crate::upstream::Upstream;
 
-/// If a client's next change is already under way when its previous change ends, both count as one change. This is the
-/// maximum number of further changes that count as one with the first change. A command that waits for the first change
-/// also waits for all changes that count as one with it.
+/// If a client's next change is already under way when its previous change ends, both count as one change. The constant
+/// is the maximum number of further changes that count as one with the first change. A command that waits for the first
+/// change also waits for all changes that count as one with it.
 const CHAIN_MAX: u32 = 16;
 
 /// A change of a client's subscriptions that is under way.

@@ -12,7 +12,7 @@ use super::Front;
 use super::client::Client;
 use crate::upstream::{Time, Upstream};
 
-/// The longest time for which a client may read nothing while the front waits for it, in nanoseconds.
+/// The longest time for which a client may read nothing while the front waits for the client, in nanoseconds.
 const PATIENCE: Time = 1_000_000_000;
 /// If all clients together leave too many bytes unread for this time, in nanoseconds, one client is closed. This time
 /// exceeds [`PATIENCE`], so that a client that read something shortly before can be found to read nothing, too. Then
@@ -27,7 +27,7 @@ const RELIEVED_EIGHTHS: usize = 7;
 /// Unread output of one client.
 #[derive(Default)]
 pub(super) struct Unread {
-    /// Bytes that are counted for this client.
+    /// Unread bytes of this client that are included in the sum for all clients.
     bytes: usize,
     /// The time when the client last read something, or last had nothing to read.
     took: Time,
@@ -134,8 +134,8 @@ impl<U: Upstream> Front<U> {
         self.mark_dirty(index);
     }
 
-    /// If all clients together have too many unread bytes, returns the client that must be closed. This is the client
-    /// with the most unread bytes of those that read nothing.
+    /// If all clients together have too many unread bytes, returns the client that must be closed. The returned client
+    /// has the most unread bytes of all clients that read nothing.
     pub(super) fn worst_reader(&mut self) -> Option<usize> {
         let now = self.shared.now;
         let patient_until = self.unread.over_since.saturating_add(PATIENCE_WITH_ALL);

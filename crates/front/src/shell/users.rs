@@ -4,9 +4,9 @@
 //! Purpose: while there are clients and Redis's users count, the list of users is fetched every [`POLL_EVERY`], so that
 //! a change of rights takes effect within a second. Clients' questions about users use the same connections
 //! ([`crate::users`]). A client that asks while Redis does not answer gets an error. Invariants: each client has at
-//! most one question, so the number of clients bounds the waiting questions. If Redis does not answer for a command's
-//! time, the known rights no longer count. If no process listens at Redis's address, rights cannot change, and the
-//! known rights continue to count.
+//! most one question, so the number of clients bounds the waiting questions. If Redis gives no answer for as long as a
+//! command may take, the known rights no longer count. If no process listens at Redis's address, rights cannot change,
+//! and the known rights continue to count.
 
 use bytes::Bytes;
 use mio::Token;
@@ -167,7 +167,7 @@ impl<U: Upstream> Front<U> {
             client, question, ..
         } = match ask {
             Ask::List(..) if says_busy(answer) => {
-                // BUSY says nothing about users, so the known rights count for as long as if Redis had sent nothing.
+                // BUSY says nothing about users. So the known rights expire as if Redis had sent nothing.
                 return self.shared.busy.heard(answer, self.shared.now);
             }
             Ask::List(number, asked) => {

@@ -26,7 +26,7 @@ struct Waiter {
     client: usize,
     keys: Vec<i64>,
     until: Option<Time>,
-    /// Whether the client was woken, and has not reported since that it found no element.
+    /// Whether the client was woken and may still take an element: it has not reported since that it found none.
     woken: bool,
 }
 

@@ -36,7 +36,7 @@ impl Seen {
     }
 }
 
-/// A TCP connection, or a client that a router has handed over.
+/// A TCP connection, or a socket of a client that a router has given to this front.
 pub(crate) enum Wire {
     Plain(TcpStream),
     Tls(Box<Stream<TcpStream>>),

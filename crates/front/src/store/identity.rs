@@ -1,9 +1,10 @@
 //! The identity of the store at the other end of a connection.
 //!
-//! An address may belong to another process than the Redis that the pmnet server uses. This happens after a failover or
-//! a restart of Redis, and if the address means different processes on the front's and on the server's machine. So the
-//! front asks which store is at the other end of a connection. The front sends no client's command on the connection
-//! before the answer matches the store's name from the server's barrier (`docs/spec/wire.md` §6).
+//! An address may belong to another process than the Redis that the pmnet server uses. An address leads to another
+//! process after a failover or a restart of Redis. It may also lead to different processes on the front's and on the
+//! server's machine. So the front asks which store is at the other end of a connection. The front sends no client's
+//! command on the connection before the answer matches the store's name from the server's barrier (`docs/spec/wire.md`
+//! §6).
 
 use pmnet_resp::{read, reply};
 use pmnet_wire::StoreName;
@@ -18,13 +19,13 @@ pub(crate) enum Own {
     Setting,
     /// The write before WAIT. An error as the answer to this write is the reply to WAIT.
     Marker,
-    /// AUTH of the client.
+    /// AUTH with the client's user and password.
     Login,
-    /// INFO server.
+    /// The command INFO server.
     Info,
-    /// HGET of the owner.
+    /// The command HGET for the owner.
     Owner,
-    /// CLIENT ID.
+    /// The command CLIENT ID.
     Client,
     /// A command that Redis does not know. Before the store answers, it sends all messages that it still had to send.
     Fence,
@@ -34,7 +35,7 @@ pub(crate) enum Own {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) run_id: String,
-    /// Owner of the records. `None`: the owner was not asked for, or there are no records.
+    /// Owner of the records. `None`: the front has not asked for the owner, or there are no records.
     pub(crate) owner: Option<String>,
     /// The store's number for the client of this connection, if known.
     pub(crate) client: Option<i64>,

@@ -30,8 +30,8 @@ pub(super) enum Rule {
         reads: &'static [&'static str],
         refused: &'static [(&'static str, &'static str)],
     },
-    /// CLUSTER. As `Container` for the subcommands that this program knows. Newer subcommands that only read may be
-    /// repeated; all other newer subcommands are refused.
+    /// The command CLUSTER. As `Container` for the subcommands that this program knows. Newer subcommands that only
+    /// read may be repeated; all other newer subcommands are refused.
     Cluster {
         reads: &'static [&'static str],
         refused: &'static [(&'static str, &'static str)],

@@ -100,7 +100,7 @@ fn behind_word(arguments: &Arguments<'_>, word: &str, from: i32) -> Option<usize
     found.map(|at| at + 1)
 }
 
-/// The keys that a [`NEW`] command names. They are in the order of the command's specifications, and within a
+/// The keys that a [`NEW`] command names. The keys are in the order of the command's specifications, and within a
 /// specification in the order of the arguments.
 pub(crate) struct Named<'a> {
     arguments: Arguments<'a>,

@@ -1,7 +1,7 @@
 //! The commands of a store, from its reply to `COMMAND`: facts about newer versions and modules.
 //!
-//! Learned facts, names and key specifications are kept until this process ends. Each of them is kept once, for all
-//! threads. So a look-up can return a static reference. The number of kept values is small, because a store that is
+//! Learned facts, names and key specifications are kept until this process ends. Each learned value is kept once, for
+//! all threads. So a look-up can return a static reference. The number of kept values is small, because a store that is
 //! asked again describes the same commands. Beyond [`KEPT_MAX`] nothing more is learned. This module does not decide
 //! how a command is treated.
 
@@ -23,8 +23,8 @@ use super::{
 const COMMANDS_MAX: usize = 8192;
 /// Maximum number of key specifications of one command.
 const SPECS_MAX: usize = 16;
-/// Maximum number of kept names, over all stores. The same bound holds for the number of specifications, and for the
-/// number of facts.
+/// Maximum number of kept names, over all stores. The number of kept specifications, and the number of kept facts, have
+/// the same bound.
 const KEPT_MAX: usize = 32_768;
 
 /// The flags, each with the name that Redis gives it.
@@ -158,8 +158,8 @@ struct Row<'a> {
     fixed: [i32; 3],
     specs: Vec<Spec>,
     subcommands: Vec<&'a [u8]>,
-    /// Whether the reply is from a version before Redis 7. Such a reply does not describe blocking, subcommands or
-    /// modules.
+    /// Whether the reply is from a version before Redis 7. A reply before Redis 7 does not describe blocking,
+    /// subcommands or modules.
     is_old: bool,
 }
 

@@ -10,7 +10,8 @@ use crate::upstream::Time;
 const FAILURES_MAX: u32 = 20;
 /// Length of the window in which failed logins are counted, in nanoseconds.
 const WINDOW: Time = 1_000_000_000;
-/// Maximum number of addresses that are remembered. If there are more addresses, the front forgets all of them.
+/// Maximum number of addresses that are remembered. When more addresses than this have failed, the front forgets all
+/// remembered addresses.
 const ADDRESSES_MAX: usize = 4096;
 
 /// Failed logins by address.

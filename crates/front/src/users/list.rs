@@ -264,7 +264,7 @@ mod tests {
             ("~a +@all (~* +get)", Reads::Some),
             ("%W~* +@all (~* +get)", Reads::Some),
             ("~* +@all (~a +get)", Reads::Some),
-            // These patterns may match the probe key.
+            // The following patterns may match the probe key.
             ("~?* +@all (~* +get)", Reads::None),
             ("~[^a]* +@all (~* +get)", Reads::None),
             ("~[a-z]* +@all (~* +get)", Reads::None),

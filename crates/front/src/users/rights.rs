@@ -15,8 +15,8 @@ use crate::store::rights::About;
 use crate::table::{Facts, MODULE, MOVABLEKEYS, PUBSUB};
 use crate::upstream::Time;
 
-/// Maximum number of remembered answers of one user, for commands with their keys. If there are more answers, the front
-/// forgets all of them.
+/// Maximum number of remembered answers of one user, for commands with their keys. When more answers than this are
+/// remembered, the front forgets all of the user's answers.
 const RULINGS_MAX: usize = 4096;
 /// Length of a command, without its values, above which its answer is not remembered, in bytes.
 const RULING_BYTES_MAX: usize = 512;

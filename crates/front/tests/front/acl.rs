@@ -26,7 +26,7 @@ const SHOWN: usize = 70;
 /// Number of differences after which the test stops.
 const FAILURES_MAX: usize = 12;
 
-/// A Redis, and a Redis with a front. Both have the same users and the same data.
+/// A Redis, and a Redis with a front. The two Redis servers have the same users and the same data.
 struct Twins {
     there: Redis,
     _here: Redis,

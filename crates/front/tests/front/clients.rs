@@ -1,4 +1,5 @@
-//! CLIENT: its replies and effects. They are compared with those of Redis where both have the same clients.
+//! CLIENT: its replies and effects. The tests compare replies and effects with those of Redis where both have the same
+//! clients.
 
 use crate::common::{Client, Redis, Running, command, eventually};
 

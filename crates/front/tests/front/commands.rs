@@ -30,7 +30,7 @@ fn reading() -> Knobs {
     }
 }
 
-/// Whether this is a Redis before version 7, in which a module can only name fixed places of keys.
+/// Whether the tests' Redis is older than version 7. A module of such a Redis can only name fixed places of keys.
 fn is_old() -> bool {
     let info = Redis::start().map(|redis| redis.client().ask("INFO server"));
     info.is_some_and(|info| info.contains("redis_version:6"))

@@ -84,7 +84,8 @@ fn what_a_store_answered_that_is_the_servers_no_more_has_an_unknown_outcome() {
     assert_eq!(client.ask("WATCH k"), "+OK\r\n");
     assert_eq!(client.ask("MULTI"), "+OK\r\n");
     assert_eq!(client.ask("SET k lost"), "+QUEUED\r\n");
-    // The store gets the command after the command's barrier. It answers the command only when its process continues.
+    // The store gets the command after the command's barrier. The store answers the command only when its process
+    // continues.
     old.signal("-STOP");
     let asked = front.knobs().bypasses.len();
     client.send(&command("EXEC"));

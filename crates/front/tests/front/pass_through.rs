@@ -383,7 +383,8 @@ fn messages_keep_their_order_around_a_command_that_waits_for_its_barrier() {
     }
 }
 
-/// As with plain Redis, a RESP2 subscriber depends on Redis alone. It is served even while the server is down.
+/// As with plain Redis, a RESP2 subscriber depends on Redis alone. A RESP2 subscriber is served even while the server
+/// is down.
 #[test]
 fn a_subscriber_is_answered_and_stays_subscribed_while_the_server_is_away() {
     let Some(redis) = Redis::start() else { return };

@@ -127,7 +127,8 @@ fn a_resp2_client_is_told_on_another_connection() {
     client.ask("GET k");
     other.ask("FLUSHALL");
     assert_eq!(told.text(), format!("{message}$-1\r\n"));
-    // The client named in REDIRECT disconnects. A RESP3 client gets a message about that.
+    // The client named in REDIRECT disconnects. A RESP3 client gets a message that its REDIRECT client has
+    // disconnected.
     drop(told);
     eventually("the other connection is gone", || {
         !other

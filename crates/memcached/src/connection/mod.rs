@@ -100,7 +100,7 @@ pub struct Connection {
     held: bool,
     /// Number of bytes of commands that are not answered.
     flight: usize,
-    /// Answers to be written. They include the known text of the first slot.
+    /// Answers to be written. The answers include the known text of the first slot.
     out: Vec<u8>,
     written: usize,
     /// Number of bytes of text in the slots that waits for earlier answers.

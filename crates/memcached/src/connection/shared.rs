@@ -14,7 +14,7 @@ pub enum Dialect {
     Packet,
 }
 
-/// What the front knows about the store.
+/// The front's knowledge about the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Store {
     /// Nothing is known of the store.
@@ -90,7 +90,7 @@ impl Shared {
         }
     }
 
-    /// Returns what is known of the store. A refusal is forgotten after [`ASK_AGAIN`].
+    /// Returns what is known of the store. A refusal is forgotten after a second.
     #[must_use]
     pub fn store(&self) -> &Store {
         match &self.store {
@@ -145,7 +145,7 @@ impl Shared {
         self.does_not_serve(why);
     }
 
-    /// Notes why the store does not serve memcached clients. The store is asked again after [`ASK_AGAIN`].
+    /// Notes why the store does not serve memcached clients. After a second the store is asked again.
     pub fn does_not_serve(&mut self, why: String) {
         if self.told.as_ref() != Some(&why) {
             tracing::warn!(

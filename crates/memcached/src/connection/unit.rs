@@ -15,7 +15,7 @@ const CHANGES_MAX: usize = 16;
 /// Maximum number of bytes of values that the commands of a call send and get.
 pub(super) const VALUES_MAX: u64 = 15 << 20;
 
-/// What a unit does in the store.
+/// The work that the store does for a unit.
 #[derive(Debug)]
 pub(super) enum Work {
     /// A plain `SET`, which is acknowledged as soon as it is durable.

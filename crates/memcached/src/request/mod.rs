@@ -173,7 +173,7 @@ pub enum Request {
     Unknown,
     /// A command that gets this answer; `None`: the client wants no answer.
     Say(Option<&'static str>),
-    /// A command after which the connection ends. It gets this answer; `None`: it gets no answer.
+    /// A command after which the connection ends. `Some`: the command gets this answer first.
     End(Option<&'static str>),
 }
 
@@ -190,7 +190,7 @@ pub enum Stats {
     None,
 }
 
-/// What the parser does next with the received bytes.
+/// The parser's next step with the received bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(
     clippy::large_enum_variant,
@@ -199,7 +199,7 @@ pub enum Stats {
 pub enum Step {
     /// The parser waits for more bytes.
     More,
-    /// The parser has handled this many bytes. They may have completed a command.
+    /// The parser has handled this many bytes. The handled bytes may have completed a command.
     Taken(usize, Option<Request>),
 }
 

@@ -59,7 +59,7 @@ pub struct Front {
     calls: Calls,
     shared: Shared,
     poll: Poll,
-    /// Its events end the loop. They come only while this value exists.
+    /// Its events end the loop. The events come only while this value exists.
     _stop: Stop,
     door: Door,
     udp: Option<UdpSocket>,

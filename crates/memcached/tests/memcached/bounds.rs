@@ -56,8 +56,8 @@ fn with_item(size: usize) -> Bench {
     bench
 }
 
-/// Serves a client that reads nothing, as long as there is something to do. Returns the largest number of bytes that
-/// were kept at a time.
+/// Serves a client that reads nothing, until nothing more can be done. Returns the largest number of bytes that were
+/// kept at a time.
 fn serve_unread(bench: &mut Bench) -> usize {
     let mut most = 0;
     loop {

@@ -14,8 +14,8 @@ use crate::transaction::{InPlace, Packet};
 /// empty.
 pub const COPIED_BYTES_MAX: usize = 512;
 
-/// Changes of records, and of the order up to which the store has applied updates. They become durable together or not
-/// at all. Dropping this value undoes them.
+/// Changes of records, and of the order up to which the store has applied updates. The changes become durable together
+/// or not at all. Dropping this value undoes them.
 pub struct Change<'r, M: Media> {
     shared: &'r mut Shared<M>,
     upto: u64,

@@ -5,8 +5,8 @@ use std::os::fd::RawFd;
 
 use pmnet_log::{Media, MediaError};
 
-/// A holder of the medium. It is empty while the other seat holds the medium. The seat's owner sees the image from byte
-/// `start` on.
+/// A holder of the medium. The seat is empty while the other seat holds the medium. The seat's owner sees the image
+/// from byte `start` on.
 ///
 /// # Panics
 /// Every method panics while the other seat holds the medium. [`Shared`](super::Shared) moves the medium between the

@@ -12,7 +12,7 @@ use crate::medium::{Event, Recorder, State, Tape};
 use crate::promise::Promise;
 use crate::support::{Content, IDENTITY, Random, content};
 
-/// The smallest stores that are possible. They soon use their space again.
+/// The smallest stores that are possible. Such small stores soon use their space again.
 pub const STORES: [Geometry; 2] = [
     Geometry {
         lines: 128,

@@ -25,7 +25,7 @@ pub trait World: Sized {
     fn recover(image: Vec<u8>, promise: &Promise) -> Result<(), String>;
 }
 
-/// What a driver has recorded in a run.
+/// The states and promises that a driver has recorded in a run.
 pub struct Recording {
     pub initial: State,
     pub events: Vec<Event>,

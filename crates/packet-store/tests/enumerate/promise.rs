@@ -1,4 +1,4 @@
-//! What a store has promised to its users at one moment.
+//! The promise that a store has made to its users at one moment.
 
 use crate::support::{Content, Random};
 

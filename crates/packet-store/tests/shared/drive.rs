@@ -10,7 +10,7 @@ use crate::medium::{Event, Recorder, State, Tape};
 use crate::promise::Promise;
 use crate::support::{Content, IDENTITY, Plain, Random, content};
 
-/// The smallest regions that are possible. They soon use their space again.
+/// The smallest regions that are possible. Such small regions soon use their space again.
 pub const REGIONS: [Geometry; 2] = [
     Geometry {
         lines: 256,
@@ -181,7 +181,7 @@ impl Driver {
         state
     }
 
-    /// Notes the contents of the store after this entry has been applied. These contents are not yet promised.
+    /// Notes the contents of the store after this entry has been applied. The contents are not promised yet.
     fn note(&mut self, payload: &[u8]) {
         let contents = Arc::make_mut(&mut self.promise.contents);
         let mut after: Content = contents.last().expect("one at least").clone();

@@ -6,9 +6,9 @@ use pmnet_packet_store::{Change, Error, InPlace, Meta, Prefix, Room, Seat, Share
 use crate::support::{Content, Random};
 
 pub const HEADER: [u8; 24] = *b"the header of the entry.";
-/// Offset of a packet in its buffer. It differs from the offset of a line.
+/// Offset of a packet in its buffer. The offset differs from that of a line.
 pub const FRONT: usize = 42;
-/// First byte of a payload. It says which operation the entry has.
+/// First byte of a payload. The first byte says which operation the entry has.
 const PUT: u8 = 1;
 const REMOVE: u8 = 2;
 

@@ -104,7 +104,7 @@ fn random_histories_keep_every_promise() {
     assert!(refused > 50, "{refused}: the region was hardly ever full");
 }
 
-/// The same histories, in regions that are sometimes copied into larger regions, whatever their logs hold at this
+/// Runs the same histories in regions that are sometimes copied into larger regions, whatever their logs hold at this
 /// moment.
 #[test]
 fn regions_that_grow_keep_every_promise() {

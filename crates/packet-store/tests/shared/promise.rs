@@ -1,4 +1,4 @@
-//! What a region has promised to its users at one moment.
+//! The promise that a region has made to its users at one moment.
 
 use std::sync::Arc;
 

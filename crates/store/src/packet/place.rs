@@ -13,8 +13,8 @@ use crate::OpenError;
 pub(super) const SIZE_DEFAULT: u64 = 1 << 30;
 /// Size of a frame in bytes: a block device writes this much at once, and a packet buffer can have this size.
 const FRAME_BYTES: u32 = 4096;
-/// One in this many frames stays free in addition to the reserve. The same fraction of the lines stays free. The free
-/// frames and lines are for updates in the devices' logs, whose number the store does not know.
+/// One in this many frames stays free in addition to the reserve. The fraction of the lines that stays free is equal.
+/// The free frames and lines are for updates in the devices' logs, whose number the store does not know.
 const AHEAD_FRACTION: u32 = 16;
 
 /// Path and settings of a store.

@@ -29,7 +29,7 @@ pub struct WriteRows<'t, W> {
     freed: usize,
     /// Number of requests that were refused so far, for INFO.
     pub refused: u64,
-    /// The update that is being applied, as long as its payload can still be kept.
+    /// The update that is being applied, while its payload can still be kept in the log.
     update: Option<Update>,
     /// Two numbers of strings of updates: those that stayed in their log entries, and those that were copied.
     pub kept: [u64; 2],

@@ -189,8 +189,8 @@ impl Spec {
         self.write && self.first == 0 && !self.movable && !self.container
     }
 
-    /// Returns whether the command may be about its connection. This is assumed of a command that no script may run,
-    /// and that neither writes nor names keys.
+    /// Returns whether the command may be about its connection. A command counts as such if no script may run it, and
+    /// it neither writes nor names keys.
     fn seems_to_keep_state(&self) -> bool {
         let keyless = self.first == 0 && !self.movable;
         self.noscript && !self.write && !self.admin && keyless

@@ -57,7 +57,7 @@ pub enum Persistence {
     EverySecond,
     /// The kernel syncs the AOF when it chooses to (`appendfsync no`).
     Kernel,
-    /// There is no AOF. There may be snapshots.
+    /// There is no AOF. A Redis without an AOF may still make snapshots.
     Off,
 }
 
@@ -198,7 +198,7 @@ pub struct Facts {
     pub persistence: Persistence,
     /// Whether the AOF holds all data, as far as INFO can tell.
     pub aof_is_whole: bool,
-    /// What must be done about the end of the AOF before anything is written.
+    /// The action that the end of the AOF requires before anything is written.
     pub torn_end: TornEnd,
     /// Number of databases (the setting `databases`). 0: Redis does not report the number, or is a node of a Redis
     /// Cluster, which may have only one database.
@@ -316,8 +316,8 @@ fn check_version(text: &str) -> Result<(u32, u32), StoreError> {
     Ok(version)
 }
 
-/// Refuses a Redis that evicts keys. Such a Redis may drop the records, and then it would be unknown which updates were
-/// applied.
+/// Refuses a Redis that evicts keys. A Redis that evicts keys may drop the records, and then it would be unknown which
+/// updates were applied.
 fn check_eviction(maxmemory: &str, policy: &str) -> Result<(), StoreError> {
     let limited = !matches!(maxmemory, "" | "0");
     if limited && policy.starts_with("allkeys-") {

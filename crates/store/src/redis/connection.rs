@@ -120,7 +120,7 @@ impl Connection {
     /// Connects to Redis, but sends no command yet.
     ///
     /// # Errors
-    /// `Retry` when the name does not resolve or no Redis answers.
+    /// `Retry` if the name does not resolve, or if no Redis answers.
     pub fn open(url: &RedisUrl) -> Result<Connection, StoreError> {
         let mut connection = Connection::open_within(url, CALL_SECONDS)?;
         connection.url = Some(url.clone());

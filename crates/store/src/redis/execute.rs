@@ -223,8 +223,8 @@ impl RedisStore {
         Ok(databases)
     }
 
-    /// Returns the facts by which fronts reach the store directly and recognize it. These facts are sent unencrypted,
-    /// so they contain no password. The address is numeric, because fronts must not wait for a resolver.
+    /// Returns the facts by which fronts reach the store directly and recognize it. Fronts get these facts unencrypted,
+    /// so the facts contain no password. The address is numeric, because fronts must not wait for a resolver.
     fn name(&self, link: &Link) -> StoreName {
         StoreName {
             address: link.connection.peer,

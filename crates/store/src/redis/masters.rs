@@ -206,7 +206,7 @@ impl Masters {
 
 impl Drop for Masters {
     fn drop(&mut self) {
-        // The thread may be waiting for an answer. It ends when the answer has come.
+        // The thread may be waiting for an answer. The thread ends when the answer has come.
         self.shared.over.store(true, Ordering::Release);
     }
 }

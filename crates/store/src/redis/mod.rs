@@ -36,10 +36,10 @@
 //! One transaction contains the command, and a record with the reply [`LOST_REPLY`]. A second step writes the true
 //! reply into the record. Requests of several clients that wait at the same time share both steps ([`together`]).
 //! [`LOST_REPLY`] becomes visible only if this process crashes between the two steps. Even then no command runs twice.
-//! During EXEC, Redis checks rights again for each command. It refuses a command without the right, and continues with
-//! the next command. So the commands run in the database that was selected before MULTI. The records are changed by
-//! scripts, which either find their own database or change nothing. A record that Redis refuses in EXEC, or later, is
-//! *owed*: this process keeps it until Redis accepts it. If Redis is restarted before it accepts the record, and has
+//! During EXEC, Redis checks rights again for each command. Redis refuses a command without the right, and continues
+//! with the next command. So the commands run in the database that was selected before MULTI. The records are changed
+//! by scripts, which either find their own database or change nothing. A record that Redis refuses in EXEC, or later,
+//! is *owed*: this process keeps it until Redis accepts it. If Redis is restarted before it accepts the record, and has
 //! nothing of the record, the record's reply becomes [`LOST_REPLY`].
 //!
 //! **FLUSHALL, FLUSHDB** run in a script that flushes, and keeps the hashes of all shards, in one atomic step.
@@ -149,7 +149,7 @@ pub struct RedisStore {
     /// Hashes of the texts that this process has run with `EVAL_RO`.
     read_scripts: std::collections::HashSet<u64>,
     link: Option<Link>,
-    /// The commands of the Redis process with this run id. They cannot change while this process runs.
+    /// The commands of the Redis process with this run id. The commands of a Redis process cannot change while it runs.
     known_commands: Option<(String, CommandTable)>,
     /// Run id of the Redis process whose AOF was seen to be whole.
     whole_aof_of: Option<String>,

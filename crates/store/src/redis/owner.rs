@@ -10,10 +10,10 @@
 //! stops. Otherwise the two processes would take the shard from each other again and again.
 //!
 //! If Redis refuses all writes for a temporary reason, a process that the hash still names as the owner reads the
-//! records, but does not claim them again. It answers reads, and every write leads to another `load`. A process that
-//! was never the owner waits, and answers no requests. Otherwise the owner in the hash could write the records as soon
-//! as Redis accepts writes, and the values that the waiting process has read would be old. A device that receives an
-//! old watermark or epoch assumes that the store lost data.
+//! records, but does not claim them again. Such a process answers reads, and every write leads to another `load`. A
+//! process that was never the owner waits, and answers no requests. Otherwise the owner in the hash could write the
+//! records as soon as Redis accepts writes, and the values that the waiting process has read would be old. A device
+//! that receives an old watermark or epoch assumes that the store lost data.
 
 use std::collections::HashMap;
 

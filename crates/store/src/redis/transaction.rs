@@ -1,12 +1,13 @@
-//! One MULTI … EXEC. It is sent with one write, and every reply is checked.
+//! One MULTI … EXEC. The transaction is sent with one write, and every reply is checked.
 //!
 //! A transaction is a list of slots: commands that belong to an item (an effect, or a command of a request), and
 //! pmnet's own commands (the change of the records, checks of the records, SELECT).
 //!
-//! When EXEC runs the commands, Redis checks rights again for each command. It refuses a command without the right, and
-//! continues with the next command. Such a refusal must do no harm. So commands run in the database that was selected
-//! before MULTI, and the records are changed and checked by scripts that select their own database. Only a transaction
-//! for several databases contains a SELECT. Outside of a transaction the connection is in database 0.
+//! When EXEC runs the commands, Redis checks rights again for each command. Redis refuses a command without the right,
+//! and continues with the next command. A command that Redis refuses inside EXEC must do no harm. So commands run in
+//! the database that was selected before MULTI, and the records are changed and checked by scripts that select their
+//! own database. Only a transaction for several databases contains a SELECT. Outside of a transaction the connection is
+//! in database 0.
 
 use bytes::Bytes;
 use pmnet_resp::{read, write_command};

@@ -23,7 +23,7 @@ impl From<Fault> for Stop {
     }
 }
 
-/// Result of a command, or of a part of it.
+/// Result of a command, or of a part of a command.
 pub type Outcome<T = ()> = Result<T, Stop>;
 
 /// Returns an error reply.

@@ -101,7 +101,7 @@ impl<'r> Keyspace<'r> {
 
     /// Returns a random number below `limit`, which must not be 0.
     pub fn random_below(&self, limit: u64) -> u64 {
-        // This is SplitMix64. The remainder of the division is uniform enough for limits far below 2^64.
+        // The generator is SplitMix64. The remainder of the division is uniform enough for limits far below 2^64.
         let state = self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
         self.random.set(state);
         let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -263,7 +263,7 @@ impl<'r> Keyspace<'r> {
     /// Writes a collection's head, or removes the key if the collection has no members.
     pub fn keep(&mut self, database: u32, key: &[u8], head: &Head) -> Result<(), Fault> {
         let row = self.head_key(database, key)?;
-        // A key that did not exist, and gets no members, has not changed.
+        // A key that did not exist and gets no members counts as unchanged.
         if head.count > 0
             || self.cursors.watched.has(database, key) && self.get(&row, |_| ())?.is_some()
         {

@@ -14,7 +14,7 @@ pub const SMALL_COUNT_MAX: u64 = 128;
 /// Longest member of a sorted set that Redis keeps as a list, in bytes (`zset-max-listpack-value`).
 pub const SMALL_MEMBER_BYTES_MAX: usize = 64;
 
-/// First byte of a row's key. It says to which table the row belongs.
+/// First byte of a row's key. The byte says to which table the row belongs.
 const META: u8 = 0;
 const HEADS: u8 = 1;
 const MEMBERS: u8 = 2;

@@ -10,7 +10,7 @@ use super::members::ALL;
 use super::sorted_sets::{Scored, VisitScored, is_large, ranked};
 use crate::rows::Order;
 
-/// What the ends of a range are: ranks, scores or members.
+/// The ends of a range: ranks, scores or members.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
     Rank,
@@ -185,7 +185,7 @@ fn next_score(bytes: [u8; 8]) -> Option<[u8; 8]> {
         .map(u64::to_be_bytes)
 }
 
-/// Where the members of a range are.
+/// The place of the members of a range.
 enum Place<'a> {
     /// The range has no members.
     Nowhere,
@@ -195,8 +195,8 @@ enum Place<'a> {
     Scattered(MemberEnd<'a>, MemberEnd<'a>),
 }
 
-/// Returns where the members between two ends are. Such a range requires that all scores are equal. If they are, the
-/// members are neighbours.
+/// Returns where the members between two ends are. A range of members requires that all scores of the set are equal. If
+/// they are, the members are neighbours.
 fn place_of_members<'a>(
     call: &Call<'_, '_>,
     set: &Head,

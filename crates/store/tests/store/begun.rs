@@ -668,7 +668,7 @@ fn an_error_of_a_clients_code_is_its_reply() {
     assert_eq!(count(&connections(clients())), count(&before) + 1);
 }
 
-/// Sends SCRIPT KILL, which a busy Redis answers. Sends no command after it.
+/// Sends SCRIPT KILL, which a busy Redis answers. Sends no command after the SCRIPT KILL.
 fn kill_script(redis: &Redis) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", redis.port)).unwrap();
     stream.write_all(b"SCRIPT KILL\r\n").unwrap();

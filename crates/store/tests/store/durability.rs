@@ -1,4 +1,4 @@
-//! What the store says about a power failure is true for its Redis.
+//! The store's statement about a power failure is true for its Redis.
 
 use std::time::{Duration, Instant};
 

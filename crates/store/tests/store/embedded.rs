@@ -175,7 +175,7 @@ fn the_packet_store_keeps_effects_and_records_together() {
 
 #[test]
 fn a_killed_writer_leaves_whole_batches() {
-    // The writer is a child process. It runs this test with the store's address in its environment.
+    // The writer is a child process. The child process runs this test with the store's address in its environment.
     const NAME: &str = "PMNET_TEST_STORE";
     if let Ok(url) = std::env::var(NAME) {
         let mut store = pmnet_store::open(&url, 0).unwrap();

@@ -212,8 +212,8 @@ fn what_is_not_allowed_and_was_not_promised_is_dropped() {
     assert_eq!(store.apply(&batch(&effects, 2)), Ok(11));
     assert_eq!(redis.get("b").as_deref(), Some("v"));
     assert_eq!(watermark(&load(&mut *store)), 2);
-    // An update that was acknowledged early waits, and so does an update for which a client may have been told OK. Both
-    // wait in a script and in a MULTI.
+    // An update that was acknowledged early waits, and so does an update for which a client may have been told OK. In a
+    // script and in a MULTI, both kinds of updates wait.
     for (missing, extra) in [("set -mset", "SET c v"), ("hmset", "HMSET h f v")] {
         for effects in [&effects[..11], &effects[..]] {
             let effects = [effects, &[single(extra)]].concat();

@@ -463,7 +463,7 @@ fn a_connection_that_redis_closes_when_it_is_idle_costs_another_one() {
     assert_eq!(redis.get("n").as_deref(), Some("2"));
 }
 
-/// With these settings Redis may refuse writes for some time. Such settings do no harm, because writes wait.
+/// With these settings Redis may refuse writes for some time. Settings of this kind do no harm, because writes wait.
 #[test]
 fn replicas_that_are_missing_are_waited_for() {
     let Some(redis) = Redis::start(&[]) else {

@@ -118,7 +118,7 @@ impl Before {
         }
     }
 
-    /// Whether this is the question with that number, and its batch still waits for it.
+    /// Whether this question has the number `number`, and its batch still waits for the answer.
     pub(in crate::client) fn is_for(&self, number: u64) -> bool {
         self.is_wanted && self.number == number
     }
@@ -171,7 +171,7 @@ impl Before {
         self.replies = Vec::new();
     }
 
-    /// Takes the replies, after the store has given all of them.
+    /// Takes the replies. The store must have given all of them.
     pub(in crate::client) fn take(&mut self) -> Vec<Bytes> {
         std::mem::take(&mut self.replies)
     }

@@ -3,7 +3,7 @@
 //!
 //! The reads of a connection in one turn are a *batch*. The batch waits until everything before it is answered. Then
 //! the head is asked once for the whole batch. A HIT is the value of the batch's only key. After a MISS the front reads
-//! from the store on a connection of its own, and hands on replies that are as fresh as the MISS requires
+//! from the store on a connection of its own, and gives clients replies that are as fresh as the MISS requires
 //! ([`StoreRead`]). If a MISS is probable, the front asks the store at the same time as the head
 //! ([`super::read_before`]). A read goes as a bypass if the head does not answer, the store lags, or anything
 //! unexpected happens. In this case, the rest of the batch goes as bypasses, too. The batch is answered before any
@@ -530,7 +530,7 @@ impl Reads {
             .filter(|early| early.number == number)
     }
 
-    /// Takes the store's record, for reads that were handed out before the head had answered.
+    /// Takes the store's record, for reads that the shell sent to the store before the head answered.
     pub(in crate::client) fn store_recorded(
         &mut self,
         number: u64,

@@ -17,8 +17,8 @@ const LAG_PAUSE: Time = 1_000_000;
 const LAGS_MAX: u32 = 7;
 /// Time between two questions to the store for its replicas, in nanoseconds.
 const FIND_EVERY: Time = 1_000_000_000;
-/// Time for which the master's answer about its replicas counts, in nanoseconds. A replica that the master has not
-/// named for longer than this may have left.
+/// Time for which the master's answer about its replicas counts, in nanoseconds. If the master has not named a replica
+/// for longer than this time, the replica may have left.
 const KNOWN_FOR: Time = 3_000_000_000;
 
 /// The stores that answer reads which the head does not answer.

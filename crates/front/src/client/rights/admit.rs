@@ -96,8 +96,8 @@ impl Rights {
             Standing::NotLoggedIn => Admission::Denied(reply::error(NOAUTH)),
             Standing::Remote => Admission::Remote,
             Standing::Gone => Admission::Gone,
-            // The command runs on a connection that is logged in as the client. This holds even while Redis is busy and
-            // gives no answer about users.
+            // The command runs on a connection that is logged in as the client. The connection checks the rights even
+            // while Redis is busy and gives no answer about users.
             Standing::Unknown
                 if verdict.action == Action::Pass(Pass::Kill)
                     && self.user.is_some()
@@ -111,8 +111,8 @@ impl Rights {
 
     /// Returns the verdict for a command of this client. A command of a module may check the rights of the connection's
     /// user. So such a command goes to Redis on a connection of that user, unless the user may do everything. A command
-    /// that the store has not named keeps its action. Such a command could change keys that are not among its
-    /// arguments, and on a connection of the user nothing would protect pmnet's records.
+    /// that the store has not named keeps its action. A command that the store has not named could change keys that are
+    /// not among its arguments, and on a connection of the user nothing would protect pmnet's records.
     pub(in crate::client) fn as_its_user(
         &mut self,
         mut verdict: Verdict,

@@ -57,7 +57,7 @@ pub(super) enum Asking {
     Nothing,
     /// A newer list of users is needed.
     List,
-    /// The question must be handed out.
+    /// The question must be given to the front.
     New(About),
     Asked,
     Answered(Answer),

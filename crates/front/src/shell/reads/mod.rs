@@ -28,7 +28,7 @@ pub(super) const REPLICAS_MAX: usize = 4;
 /// Number of connections to replicas.
 pub(super) const REPLICA_TOKENS: usize = 2 * REPLICAS_MAX;
 
-/// The connections, and the reads that wait for them.
+/// The connections for reads, and the reads that wait for a connection.
 pub(super) struct StoreReads {
     /// The connections to the store itself, for RESP2 and for RESP3.
     lanes: [Lane; 2],

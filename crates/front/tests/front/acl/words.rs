@@ -102,8 +102,8 @@ fn note(one: &[u8], of: &[String], all: &mut Vec<Known>) {
     }
 }
 
-/// Commands that are never sent. They end the server or the connection, change the server's role, concern the machine,
-/// delay other clients, or give a random result on which later replies depend.
+/// Commands that are never sent. Each of them ends the server or the connection, changes the server's role, concerns
+/// the machine, delays other clients, or gives a random result on which later replies depend.
 const UNSENT: [&str; 66] = [
     "shutdown",
     "debug",

@@ -27,7 +27,8 @@ struct Case {
 
 const DIRECTIONS: [&str; 3] = ["client", "upstream", "store"];
 
-/// Number of hexadecimal digits that are kept of the name of a corpus file. They are enough to tell the files apart.
+/// Number of hexadecimal digits that are kept of the name of a corpus file. So many digits are enough to tell the files
+/// apart.
 const NAME_DIGITS: usize = 12;
 
 /// Computes the FNV-1a hash.

@@ -79,7 +79,7 @@ impl Redis {
     }
 
     /// Kills the server, appends these commands to its AOF without the last byte of the last command, and starts the
-    /// server again. This is the state after a Redis has died in the middle of that write.
+    /// server again. The AOF then has the state after a Redis has died in the middle of that write.
     pub fn tear_aof(&mut self, commands: &[&[&str]]) {
         self.kill();
         let mut torn = Vec::new();
@@ -101,8 +101,8 @@ impl Redis {
         self.last_aof().metadata().unwrap().len()
     }
 
-    /// Kills the server, cuts its AOF to this length, and starts it again. This is the state after a power failure
-    /// before the rest was synced.
+    /// Kills the server, cuts its AOF to this length, and starts it again. The AOF then has the state after a power
+    /// failure before the rest was synced.
     pub fn lose_aof_after(&mut self, bytes: u64) {
         self.kill();
         let file = std::fs::OpenOptions::new()

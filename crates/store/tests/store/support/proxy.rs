@@ -95,7 +95,7 @@ impl Proxy {
     }
 
     /// Waits until a connection is held and has sent a whole call, whose end is `end`. Then the store sees the
-    /// connection closed. This happens in a thread of its own, because the store waits at the same time.
+    /// connection closed. The function waits in a thread of its own, because the store waits at the same time.
     pub fn cut_after(&self, end: &str) -> JoinHandle<Late> {
         let shared = Arc::clone(&self.shared);
         let end = end.as_bytes().to_vec();

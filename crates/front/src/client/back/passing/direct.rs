@@ -29,8 +29,8 @@ const FENCE: &str = "pmnet-fence";
 pub(super) struct Direct {
     /// Number of the connection among the connections of this client.
     pub(super) serial: u64,
-    /// Sends the front's own commands, a few for each passage, and matches the replies to them. Replies to client
-    /// commands are recognized by their order.
+    /// The front's own commands on this connection, a few for each passage, and the matching of replies to them.
+    /// Replies to client commands are recognized by their order.
     pub(super) line: Line<Own>,
     pub(super) tls: Option<ClientTls>,
     /// Whether bytes were written since the last command was put into the outbox. If so, the store may have executed a

@@ -125,7 +125,7 @@ impl Passing {
     }
 }
 
-/// Returns channel and text, if this is a message to a subscriber.
+/// If `value` is a message to a subscriber, returns its channel and its text.
 fn message_of(value: &[u8]) -> Option<(&[u8], &[u8])> {
     let parts = read::elements(value)?;
     let bulk = |at: usize| read::bulk(parts.get(at)?);

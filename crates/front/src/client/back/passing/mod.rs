@@ -68,7 +68,7 @@ use passage::{Effect, Marks, Passage, Stage};
 pub(in crate::client) struct Passing {
     passage: Option<Passage>,
     direct: Option<Direct>,
-    /// Credentials of the client. The next connection to the store uses them to log in for the client's
+    /// Credentials of the client. The next connection to the store logs in with these credentials for the client's
     /// commands.
     acts_as: Vec<Arc<Credentials>>,
     /// Number of connections to the store so far.

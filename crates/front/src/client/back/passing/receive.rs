@@ -131,7 +131,7 @@ impl Passing {
         }
     }
 
-    /// Forwards a value of the store in the store's order. The value follows all replies that are due before it, and
+    /// Forwards a value of the store in the store's order. The value follows all replies to earlier commands. It
     /// precedes the reply to the command that is being passed, because that command may have caused the value.
     fn hand_on(&mut self, value: &Bytes, face: &mut Face) {
         let replies = &mut face.pending.replies;
