@@ -2,11 +2,11 @@
 //!
 //! *Operations that never return* get a return after the returns of all other operations. Before these returns there is
 //! one more operation, the end. After the end, each operation that never returned may count as having no effect. Before
-//! the end, the search tries such an operation only if it changes the state. If it does not, it can as well come last.
-//! Leaving these cases out changes no verdict, and saves most of the search.
+//! the end, the search tries such an operation only if it changes the state. An operation that does not change the
+//! state can as well come last. Leaving these cases out changes no verdict, and saves most of the search.
 //!
 //! *The bound* limits the number of bytes of remembered configurations. When the bound is reached, the search refuses
-//! every further step. Then the library ends quickly, with an answer that is ignored.
+//! every further step. The library then ends quickly, with an answer that is ignored.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

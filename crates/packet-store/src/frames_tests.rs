@@ -124,13 +124,14 @@ fn a_frame_that_the_log_has_too_is_used_again_when_both_have_let_go() {
     assert_eq!((all.room(Room::Packing), all.logged()), (61 - 3, 3));
     all.keep_promises();
     assert_eq!(all.room(Room::Packing), 61);
-    // The log releases the frame before its record dies. Then only the store has the frame. When the record dies, other
-    // records can be copied into the frame. But the frame is not lent before the record's line is erased.
+    // The log releases the frame before its record dies. After the release, only the store has the frame. When the
+    // record dies, other records can be copied into the frame. But the frame is not lent before the record's line is
+    // erased.
     assert!(all.let_go(released_first));
     all.detach(0);
     assert_eq!((all.room(Room::Packing), all.cold()), (62, 61));
     // The record dies before the log releases its frame. Neither log nor store can use the frame until the line is
-    // erased. Then the log has it.
+    // erased. After the erasure, the log has the frame.
     all.detach(1);
     all.detach(2);
     assert!(all.is_left(died_first) && all.is_logged(died_first) && !all.is_lent(died_first));

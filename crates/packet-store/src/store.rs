@@ -82,7 +82,8 @@ pub struct PacketStore<M> {
     snapshots: BTreeMap<u64, u32>,
     /// Keys with versions that only snapshots need.
     chained: FxHashSet<u32>,
-    /// Whether a dead line was damaged. If so, its share in the sum is unknown, and the sum must be computed again.
+    /// Whether a dead line was damaged. The share of a damaged line in the sum is unknown, so the sum must be computed
+    /// again.
     pub(crate) recount: bool,
     /// Copy of the key that is being processed. The buffer is used again for each key, so that no key needs an
     /// allocation.
@@ -414,8 +415,8 @@ impl<M: Media> PacketStore<M> {
         Ok(())
     }
 
-    /// Erases every dead line durably. The erasure is step 2 of a transaction, done early. Afterwards the frames into
-    /// which these lines pointed can be lent.
+    /// Erases every dead line durably. The erasure is step 2 of a transaction, done early. After the erasure, the
+    /// frames into which these lines pointed can be lent.
     pub(crate) fn erase_dead(&mut self) -> Result<(), Error> {
         self.usable()?;
         let erased = self.persist_changes();

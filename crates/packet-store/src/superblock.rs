@@ -140,7 +140,7 @@ fn is_unfinished(image: &[u8]) -> bool {
 }
 
 /// Creates an empty store in a blank image, or in an image in which a crash interrupted an earlier call. The store is
-/// durable when the call returns. Then [`Scan::open`](crate::Scan::open) can open it.
+/// durable when the call returns. After the call, [`Scan::open`](crate::Scan::open) can open the store.
 ///
 /// # Errors
 /// [`OpenError::Geometry`], [`OpenError::Truncated`] (image too small), [`OpenError::NotBlank`] if any byte in the

@@ -117,7 +117,7 @@ pub enum Error {
     System(#[from] std::io::Error),
 }
 
-/// A datagram in the region. A packet must be passed to [`Region::keep`] or [`Region::release`]. If it is dropped
+/// A datagram in the region. A packet must be passed to [`Region::keep`] or [`Region::release`]. If a packet is dropped
 /// instead, nothing is received into its buffer any more.
 #[derive(Debug)]
 #[must_use = "a packet is kept or released"]
@@ -158,14 +158,14 @@ impl Region {
     /// datagram incomplete, this datagram is removed. All persisted datagrams are present.
     ///
     /// # Errors
-    /// [`Error`]: the region is in use or damaged, the file is no such region, or the interface is not suitable. In
-    /// this case an existing region is unchanged, and no region is created.
+    /// [`Error`]: the region is in use or damaged, the file is no such region, or the interface is not suitable. If the
+    /// call fails, an existing region is unchanged, and no region is created.
     pub fn open(options: &Options) -> Result<Region, Error> {
         let (log, made) = log(options)?;
         let space = BufferSpace::of_log(log.medium().memory(), log.parameters())?;
         let sockets = Receiver::open(options, space).inspect_err(|_| {
-            // A region that was created by this call is useless if the call fails. If it cannot be removed, the next
-            // call opens it.
+            // A region that was created by this call is useless if the call fails. If the region's file cannot be
+            // removed, the next call opens it.
             if made {
                 let _ = std::fs::remove_file(&options.path);
             }
@@ -176,8 +176,8 @@ impl Region {
         Ok(region)
     }
 
-    /// Returns whether every driver stores packets directly into the region. Otherwise the kernel copies each packet
-    /// once.
+    /// Returns whether every driver stores packets directly into the region. If a driver does not, the kernel copies
+    /// each packet once.
     #[must_use]
     pub fn is_zero_copy(&self) -> bool {
         self.sockets.is_zero_copy()

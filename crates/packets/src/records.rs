@@ -31,8 +31,9 @@ pub struct RecordsOptions {
 
 /// A region with a log and a store, and its sockets.
 ///
-/// A datagram is first [logged](Records::log) in its buffer, and then [persisted](Records::persist). From then on it is
-/// durable, and can be answered. Later, [`Records::change`] makes records of logged datagrams, again without a copy.
+/// A datagram is first [logged](Records::log) in its buffer, and then [persisted](Records::persist). A persisted
+/// datagram is durable, and can be answered. Later, [`Records::change`] makes records of logged datagrams, again
+/// without a copy.
 pub struct Records {
     // This field is dropped first, so that the kernel no longer stores into the memory.
     sockets: Receiver,
@@ -79,8 +80,8 @@ impl Records {
         let memory = shared.log().medium().medium().memory();
         let space = BufferSpace::beside_a_store(memory, start, parameters, buffers)?;
         let sockets = Receiver::open(&options.region, space).inspect_err(|_| {
-            // A region that was created by this call is useless if the call fails. If it cannot be removed, the next
-            // call opens it.
+            // A region that was created by this call is useless if the call fails. If the region's file cannot be
+            // removed, the next call opens it.
             if made {
                 let _ = std::fs::remove_file(&options.region.path);
             }

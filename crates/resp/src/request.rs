@@ -290,8 +290,8 @@ impl Parser {
 
     /// Returns the length that the buffer must reach before [`Parser::poll`] can make progress, as far as this length
     /// is known. After [`Status::Incomplete`] it always exceeds the present length of the buffer. A reader with a limit
-    /// of its own must accept at least this length. Otherwise the command never becomes complete. The returned length
-    /// exceeds [`RequestLimits::command_bytes`] by at most one incomplete `$…` line.
+    /// of its own must accept at least this length. If it accepts less, the command never becomes complete. The
+    /// returned length exceeds [`RequestLimits::command_bytes`] by at most one incomplete `$…` line.
     #[must_use]
     pub fn wanted(&self) -> usize {
         match self.stage {

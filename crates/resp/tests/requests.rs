@@ -53,7 +53,8 @@ fn parse(input: &[u8], cuts: &[usize]) -> (Vec<Command>, Option<ProtocolError>) 
         loop {
             match parser.poll(&buffer) {
                 Ok(Status::Incomplete) => {
-                    // Otherwise a reader that stops at `wanted` would wait without end.
+                    // If `wanted` were not above the present length, a reader that stops at `wanted` would wait without
+                    // end.
                     let (wanted, there) = (parser.wanted(), buffer.len());
                     assert!(wanted > there, "wants {wanted} of {there} bytes");
                     assert!(

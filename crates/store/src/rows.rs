@@ -125,8 +125,8 @@ pub trait Rows {
     /// no update, or the store need not know their update.
     fn begin_update(&mut self, _update: Option<Update>) {}
 
-    /// States whether the command that runs next frees space. If it does, its short rows may use the space that is
-    /// reserved for this purpose, until the next call of this function.
+    /// States whether the command that runs next frees space. Short rows of a command that frees space may use the
+    /// space that is reserved for this purpose, until the next call of this function.
     fn set_frees(&mut self, _frees: bool) {}
 
     /// Facts about the store.

@@ -9,7 +9,7 @@ use super::rights::{Asking, Rights};
 use crate::table::Facts;
 
 impl Connection {
-    /// Submits all of the client's commands that wait to be sent. After that, any call may be submitted.
+    /// Submits all of the client's commands that wait to be sent. After success, any call may be submitted.
     ///
     /// # Errors
     /// [`Later`]: no call may be submitted now.

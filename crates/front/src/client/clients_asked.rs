@@ -101,8 +101,7 @@ pub(super) fn parse(arguments: &Arguments<'_>, kills: bool, shared: &Shared) -> 
     }
 }
 
-/// Whether the command has a condition on a local address. If it has, a second condition on a local address would have
-/// no effect.
+/// Whether the command has a condition on a local address. A second condition on a local address would have no effect.
 fn names_address(arguments: &Arguments<'_>) -> bool {
     (2..arguments.len()).any(|at| arguments.is(at, "LADDR") || arguments.is(at, "NOT-LADDR"))
 }

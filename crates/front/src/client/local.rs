@@ -194,9 +194,9 @@ impl Connection {
         Ok(true)
     }
 
-    /// Handles SELECT. The store is asked about a database that no client has used yet. Otherwise an update for a
-    /// database that does not exist could be acknowledged early and lost. If the store does not answer, the connection
-    /// ends, because the client means its later commands for the new database.
+    /// Handles SELECT. The store is asked about a database that no client has used yet. Without the question, an update
+    /// for a database that does not exist could be acknowledged early and lost. If the store does not answer, the
+    /// connection ends, because the client means its later commands for the new database.
     fn select(&mut self, arguments: &Arguments<'_>, env: &mut Env<'_>) -> Result<(), Later> {
         let database = match parse_database(arguments.get(1)) {
             Ok(database) => database,

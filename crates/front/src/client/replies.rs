@@ -291,7 +291,8 @@ impl Replies {
             || self.congested()
     }
 
-    /// Whether the bytes held for the client exceed the soft limit. If so, further messages wait at the store.
+    /// Whether the bytes held for the client exceed the soft limit. Above the soft limit, further messages wait at the
+    /// store.
     pub(super) fn holds_much(&self) -> bool {
         self.held() > READY_BYTES_SOFT_MAX
     }

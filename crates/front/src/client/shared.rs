@@ -115,8 +115,8 @@ pub struct Shared {
     pub call_timeout: Time,
     /// Address of the store, once known. Pass-through connections go to this address.
     pub store: Option<StoreAddress>,
-    /// Whether `store` was given by the operator. If so, only the identity of the store at that address is compared
-    /// with the identity that the server names.
+    /// Whether `store` was given by the operator. Of such a store, only its identity is compared with the identity that
+    /// the server names.
     store_fixed: bool,
     /// Whether the store is known to be no Redis.
     pub(super) embedded: bool,

@@ -29,7 +29,7 @@ pub(super) struct Transaction {
     read_only: bool,
     /// Whether one of the commands runs code.
     code: bool,
-    /// Whether a command could not be queued. If so, EXEC will abort.
+    /// Whether a command could not be queued. After such a command, EXEC will abort.
     failed: bool,
     /// The commands that the front answers, with their places among the replies.
     own: Vec<(usize, Own)>,

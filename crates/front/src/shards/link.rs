@@ -50,7 +50,7 @@ pub(super) struct Link {
     owed: VecDeque<Owed>,
     /// Number of owed replies that decide whether the link is usable.
     unsettled: usize,
-    /// Whether the link is being given up. If so, the link is dropped when the front has closed it.
+    /// Whether the link is being given up. Such a link is dropped when the front has closed it.
     pub(super) closing: bool,
     shut: bool,
     /// Number of subscriptions according to the replies taken so far; subscriptions to shard channels count separately.

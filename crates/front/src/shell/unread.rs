@@ -4,9 +4,9 @@
 //! reads nothing, up to a bound for the client's unread bytes and a bound for the unread bytes of all clients. Above
 //! the client's bound, the front takes no further commands from the client until the client reads. If the client has
 //! sent more commands and reads nothing for [`PATIENCE`], the front ends its connection with an error. If all clients
-//! together have too many unread bytes, the front takes no further commands from clients that have unread bytes. If
-//! they still have too many after [`PATIENCE_WITH_ALL`], the front closes the client with the most unread bytes among
-//! those that read nothing.
+//! together have too many unread bytes, the front takes no further commands from clients that have unread bytes. If all
+//! clients together still have too many unread bytes after [`PATIENCE_WITH_ALL`], the front closes the client with the
+//! most unread bytes among those that read nothing.
 
 use super::Front;
 use super::client::Client;
@@ -15,8 +15,8 @@ use crate::upstream::{Time, Upstream};
 /// The longest time for which a client may read nothing while the front waits for the client, in nanoseconds.
 const PATIENCE: Time = 1_000_000_000;
 /// If all clients together leave too many bytes unread for this time, in nanoseconds, one client is closed. This time
-/// exceeds [`PATIENCE`], so that a client that read something shortly before can be found to read nothing, too. Then
-/// the client with the most unread bytes is closed first.
+/// exceeds [`PATIENCE`], so that a client that read something shortly before can be found to read nothing, too. So the
+/// client with the most unread bytes is closed first.
 const PATIENCE_WITH_ALL: Time = 2 * PATIENCE;
 /// Interval of the log messages about clients that were closed, in nanoseconds.
 const SAY_EVERY: Time = 10_000_000_000;

@@ -47,8 +47,8 @@ pub(super) struct Vigil {
     pub(super) keeps_session: bool,
     /// Whether a client depends on which store the server works on.
     pub(super) wants_name: bool,
-    /// Whether a Redis was found that the server did not name. If so, the server must check its store before it names a
-    /// store again.
+    /// Whether a Redis was found that the server did not name. After such a finding, the server must check its store
+    /// before it names a store again.
     pub(super) doubts_name: bool,
 }
 

@@ -99,8 +99,8 @@ impl Heart {
         Ok(())
     }
 
-    /// Returns the time when the store last gave a sign of life on this connection. If it has given none, returns the
-    /// time when the connection was begun.
+    /// Returns the time when the store last gave a sign of life on this connection. If the store has given no sign of
+    /// life, returns the time when the connection was begun.
     pub(crate) fn proof(&self) -> Time {
         self.proof
     }

@@ -3,8 +3,8 @@
 //! A rule that the front does not understand (of a newer Redis, or of another server) may revoke any right. So a user
 //! with such a rule counts as restricted, and the front asks Redis about each command of this user.
 
-/// A key that stands in questions to Redis for the key of a SORT. With this key Redis tells whether a selector that may
-/// read every key allows the command. Only a pattern without any literal byte other than 1 can match this key.
+/// A key that stands in questions to Redis for the key of a SORT. A question with this key shows whether a selector
+/// that may read every key allows the command. Only a pattern without any literal byte other than 1 can match this key.
 pub(super) const PROBE_KEY: &[u8] = &[1; 16];
 
 /// The rules of one user.
@@ -17,8 +17,8 @@ pub(super) struct Rules {
     pub(super) full: bool,
     /// Whether the rights do not depend on the keys of a command.
     pub(super) keyless: bool,
-    /// Whether the user has a rule about databases (Valkey's `db=`), or a rule that is not understood. If so, a
-    /// question to Redis must name the right database.
+    /// Whether the user has a rule about databases (Valkey's `db=`), or a rule that is not understood. For such a user,
+    /// a question to Redis must name the right database.
     pub(super) odd: bool,
     /// Whether the user may read every key with a command that it may run.
     pub(super) reads: Reads,

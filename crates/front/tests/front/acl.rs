@@ -58,8 +58,8 @@ impl Twins {
         })
     }
 
-    /// Sends this command as both admins. If both replies are equal, returns the reply. Otherwise the error states both
-    /// replies.
+    /// Sends this command as both admins. If both replies are equal, returns the reply. If the replies differ, the
+    /// error states both replies.
     fn admin(&mut self, line: &str) -> Result<String, String> {
         let [there, here] = self.admins.each_mut().map(|admin| admin.ask(line));
         if there == here {

@@ -205,7 +205,8 @@ impl Connection {
     /// Notes that `count` bytes of the answers were written.
     pub fn wrote(&mut self, count: usize) {
         self.written += count;
-        // Without this, the written bytes of a client that always leaves some bytes unread would stay in memory.
+        // If written bytes were never removed, those of a client that always leaves some bytes unread would stay in
+        // memory.
         if self.written >= self.out.len() / 2 {
             self.out.drain(..self.written);
             self.written = 0;
@@ -277,8 +278,9 @@ impl Connection {
             Plan::Said(text) => self.push_said(text),
             Plan::Unknown if self.room.is_none() => self.push_said(b"ERROR\r\n".to_vec()),
             Plan::Unknown => {
-                // Each answer begins with a word that is not a command. Without this rule, two fronts could answer each
-                // other without end, after an attacker has sent a request to one of them with the address of the other.
+                // Each answer begins with a word that is not a command. If such a word were a command, two fronts could
+                // answer each other without end, after an attacker has sent a request to one of them with the address
+                // of the other.
                 self.taken = self.input.len();
                 self.ends = true;
                 shared.counters.datagrams_dropped += 1;

@@ -63,9 +63,9 @@ impl<'r, M: Media> Change<'r, M> {
     ///
     /// # Errors
     /// [`Error::Full`]: there are too few lines, or the log cannot get another frame for this frame.
-    /// [`Error::TooLong`]: for the reasons of [`put_in_place`](crate::Transaction::put_in_place). In these cases a call
-    /// for one record has changed nothing. A call for several records may have written some of them, so the change must
-    /// be dropped.
+    /// [`Error::TooLong`]: for the reasons of [`put_in_place`](crate::Transaction::put_in_place). If a call for one
+    /// record fails in this way, it has changed nothing. A call for several records may have written some of them, so
+    /// the change must be dropped.
     ///
     /// # Panics
     /// If the log has no such order above the applied orders, if the order is above that of this change, or if it was

@@ -69,8 +69,8 @@ impl<M: Media> Shared<M> {
         self.log.hand_over()
     }
 
-    /// Takes the log back. Meanwhile the log may only have been appended to and persisted, and only orders that this
-    /// store has applied may have been reclaimed.
+    /// Takes the log back. While the log was away, it may only have been appended to and persisted, and only orders
+    /// that this store has applied may have been reclaimed.
     ///
     /// # Panics
     /// If the log was not given away.

@@ -29,7 +29,7 @@ pub struct Backup {
 /// Copies the store in the file `path` to the new file `to`.
 ///
 /// # Errors
-/// [`GrowError`]: what is wrong, and what the operator can do. In this case no file `to` is left.
+/// [`GrowError`]: what is wrong, and what the operator can do. After an error, no file `to` is left.
 pub fn back_up_packet_store(path: &Path, to: &Path) -> Result<Backup, GrowError> {
     let told = |error: &dyn std::fmt::Display| GrowError(error.to_string());
     if fs::symlink_metadata(to).is_ok() {

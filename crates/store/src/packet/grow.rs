@@ -1,10 +1,10 @@
 //! Makes a packet store, or a region of a device, larger while no process uses it (`docs/spec/packet-store.md` §13;
 //! known gap G62).
 //!
-//! The whole image is copied to a second file in the same folder, and read back. Then one step gives the copy the name
-//! of the old file. Both files are locked until the copy has the old name, so no process ever uses both. If the process
-//! or the machine dies, the name leads either to the complete old file or to the complete new file. The next attempt
-//! removes a copy that was left over.
+//! The whole image is copied to a second file in the same folder, and read back. After the check, one step gives the
+//! copy the name of the old file. Both files are locked until the copy has the old name, so no process ever uses both.
+//! If the process or the machine dies, the name leads either to the complete old file or to the complete new file. The
+//! next attempt removes a copy that was left over.
 
 use std::ffi::OsString;
 use std::fs;

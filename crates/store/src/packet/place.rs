@@ -101,7 +101,8 @@ impl Place {
         })
     }
 
-    /// Returns the medium that the address names. If it names none, returns the medium that suits the path.
+    /// Returns the medium that the address names. If the address names no medium, returns the medium that suits the
+    /// path.
     pub(super) fn suitable(&self) -> Result<Kind, String> {
         if self.path.is_dir() {
             return Err("this is a directory: name a file in it".into());

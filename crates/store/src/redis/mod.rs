@@ -26,21 +26,22 @@
 //! **A request that changes state** (`execute` with a record) runs in one Lua script, which encodes the replies and
 //! writes them into the record. So effect and reply are one atomic step, in the AOF and in replicas, too (Redis
 //! replicates effects, not scripts). Before the first effect the script writes [`LOST_REPLY`] into the record. If Redis
-//! accepts no writes at the moment (memory, replicas, rights, disk, …), it refuses this first write. Then nothing has
-//! happened, and the request can be tried again. After [`LOST_REPLY`] has been written, no step is tried again. When
-//! memory is short, Redis refuses only commands that need memory. Its error is then a reply like any other. One thing
-//! differs from plain Redis: if a client's script raises an error, the text of the error is shorter.
+//! accepts no writes at the moment (memory, replicas, rights, disk, …), it refuses this first write. If the first write
+//! is refused, nothing has happened, and the request can be tried again. After [`LOST_REPLY`] has been written, no step
+//! is tried again. When memory is short, Redis refuses only commands that need memory. Its error is then a reply like
+//! any other. One thing differs from plain Redis: if a client's script raises an error, the text of the error is
+//! shorter.
 //!
 //! Some commands use MULTI instead: those that cannot run in a script (BLPOP, FCALL, CONFIG, …), and those whose
 //! replies a script cannot return unchanged ([`exact`]: XREADGROUP, EVAL_RO, maps of RESP3, all unknown commands, …).
 //! One transaction contains the command, and a record with the reply [`LOST_REPLY`]. A second step writes the true
 //! reply into the record. Requests of several clients that wait at the same time share both steps ([`together`]).
-//! [`LOST_REPLY`] becomes visible only if this process crashes between the two steps. Even then no command runs twice.
-//! During EXEC, Redis checks rights again for each command. Redis refuses a command without the right, and continues
-//! with the next command. So the commands run in the database that was selected before MULTI. The records are changed
-//! by scripts, which either find their own database or change nothing. A record that Redis refuses in EXEC, or later,
-//! is *owed*: this process keeps it until Redis accepts it. If Redis is restarted before it accepts the record, and has
-//! nothing of the record, the record's reply becomes [`LOST_REPLY`].
+//! [`LOST_REPLY`] becomes visible only if this process crashes between the two steps. After such a crash, too, no
+//! command runs twice. During EXEC, Redis checks rights again for each command. Redis refuses a command without the
+//! right, and continues with the next command. So the commands run in the database that was selected before MULTI. The
+//! records are changed by scripts, which either find their own database or change nothing. A record that Redis refuses
+//! in EXEC, or later, is *owed*: this process keeps it until Redis accepts it. If Redis is restarted before it accepts
+//! the record, and has nothing of the record, the record's reply becomes [`LOST_REPLY`].
 //!
 //! **FLUSHALL, FLUSHDB** run in a script that flushes, and keeps the hashes of all shards, in one atomic step.
 //!
@@ -233,7 +234,8 @@ impl RedisStore {
     }
 
     /// Turns a fault that would stop a server at its start into one for which a running server waits. Redis was changed
-    /// while the server ran, so the change can be undone. Meanwhile the devices keep acknowledged updates.
+    /// while the server ran, so the change can be undone. While the server waits, the devices keep acknowledged
+    /// updates.
     fn patient(&self, error: StoreError) -> StoreError {
         match error {
             StoreError::Fatal(text) if self.served => StoreError::Retry(format!(

@@ -6,8 +6,9 @@
 //! no effect: scripts compare the owner, and transactions run under a WATCH that began before the owner was last read.
 //! `load` replaces only the owner that it has read, so a late `load` of a dead process cannot take over, either.
 //!
-//! A refusal on the present connection therefore has only one reason: another process has taken over. Then this process
-//! stops. Otherwise the two processes would take the shard from each other again and again.
+//! A refusal on the present connection therefore has only one reason: another process has taken over. If another
+//! process has taken over, this process stops. Without this rule, two processes would take the shard from each other
+//! again and again.
 //!
 //! If Redis refuses all writes for a temporary reason, a process that the hash still names as the owner reads the
 //! records, but does not claim them again. Such a process answers reads, and every write leads to another `load`. A
@@ -93,7 +94,8 @@ return 'OK'";
 pub struct Owner {
     process: String,
     loads: u64,
-    /// Whether this process was once the owner. If it was, any other owner in the hash has taken over later.
+    /// Whether this process was once the owner. Once this process was the owner, any other owner in the hash has taken
+    /// over later.
     was: bool,
 }
 

@@ -12,8 +12,8 @@ use super::plan::{Item, Plan};
 
 impl<'a> Plan<'a> {
     /// Returns the commands of this pack to execute now. `unlimited`: whether Redis has no memory limit. `by_slots`:
-    /// whether the store is a Redis Cluster. If so, a command that cannot run in a script runs alone, because the next
-    /// command's keys may be in another slot.
+    /// whether the store is a Redis Cluster. In a Redis Cluster, a command that cannot run in a script runs alone,
+    /// because the next command's keys may be in another slot.
     pub fn of_pack(
         commands: &Commands<'a>,
         table: &CommandTable,

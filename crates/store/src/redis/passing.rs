@@ -33,9 +33,9 @@ pub fn is_not_now(error: &str) -> bool {
     not_now!().split(' ').any(|word| word == code(error))
 }
 
-/// Returns whether the error may be temporary, for a command that must not get lost. If it may be, the whole batch
-/// waits and is tried again, in order. `NOPERM` counts as temporary: a mistake in an operator's ACL must not lose
-/// promised updates.
+/// Returns whether the error may be temporary, for a command that must not get lost. If the error may be temporary, the
+/// whole batch waits and is tried again, in order. `NOPERM` counts as temporary: a mistake in an operator's ACL must
+/// not lose promised updates.
 #[must_use]
 pub fn is_passing(error: &str) -> bool {
     is_not_now(error) || code(error) == "NOPERM"

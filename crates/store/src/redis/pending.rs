@@ -220,7 +220,8 @@ pub fn read_pending(
                 // pmnet's script, so it is cut off.
                 reply::error(error.split(" script: ").next().unwrap_or(error))
             } else {
-                // The request would fail in the same way again. If it were tried again, the shard would stand still.
+                // The request would fail in the same way again. If the request were tried again and again, the shard
+                // would stand still.
                 tracing::warn!(
                     error,
                     "PM2212 the request script failed; nothing has happened"

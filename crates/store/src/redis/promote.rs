@@ -3,7 +3,7 @@
 //!
 //! Three cases:
 //!
-//! - Sentinels watch the master. Then they are told to fail over.
+//! - If Sentinels watch the master, they are told to fail over.
 //!
 //! - The master runs. The master hands over on command (`FAILOVER`): it accepts no more writes, and waits until the
 //!   replica has all data. Then both servers change their roles, so no data is lost.

@@ -35,9 +35,10 @@ enum Slot {
 
 /// Makes a digest of a hash of database 0. The digest does not depend on the order of the fields. ARGV is the hash, a
 /// secret of this transaction, and `begin` or `end`. The call with `begin` stores the digest in the hash. The call with
-/// `end` removes the digest if it still matches the hash. Otherwise it leaves a broken digest. If there is a broken
-/// digest, no process accepts the records as its own, even if the answer to this transaction is lost. A client's code
-/// that changes the hash between the two calls cannot make a matching digest, because it does not know the secret.
+/// `end` removes the digest if it still matches the hash. If the digest does not match any more, the call with `end`
+/// leaves a broken digest. If there is a broken digest, no process accepts the records as its own, even if the answer
+/// to this transaction is lost. A client's code that changes the hash between the two calls cannot make a matching
+/// digest, because it does not know the secret.
 const SEAL_LUA: &str = "redis.call('SELECT', 0)
 local hash = ARGV[1]
 local all, names, of, out = redis.call('HGETALL', hash), {}, {}, {}
@@ -155,8 +156,8 @@ impl<'a> Transaction<'a> {
         })
     }
 
-    /// Selects `database` for the next commands. The database must exist. Otherwise these commands would run in another
-    /// database.
+    /// Selects `database` for the next commands. The database must exist. If the database did not exist, these commands
+    /// would run in another database.
     pub fn select(&mut self, database: u32) {
         if self.database != database {
             self.database = database;

@@ -234,7 +234,8 @@ pub fn round_text(digits: &[u8], hexadecimal: bool, exponent: i64, format: &Form
     round(&number, &under, 0, format)
 }
 
-/// Returns a double, and whether the number is beyond the range of doubles. If it is, the double is infinity or 0.
+/// Returns a double, and whether the number is beyond the range of doubles. Beyond the range of doubles, the double is
+/// infinity or 0.
 fn double_of(negative: bool, text: &Text) -> (f64, bool) {
     let (value, beyond) = match text {
         Text::Infinite => (f64::INFINITY, false),

@@ -196,7 +196,7 @@ enum Place<'a> {
 }
 
 /// Returns where the members between two ends are. A range of members requires that all scores of the set are equal. If
-/// they are, the members are neighbours.
+/// all scores are equal, the members are neighbours.
 fn place_of_members<'a>(
     call: &Call<'_, '_>,
     set: &Head,

@@ -83,8 +83,8 @@ impl OwnWrite {
     }
 }
 
-/// If the command is a GET of a key that was SET in this turn, places its reply after that SET. Otherwise
-/// returns false. The client must have no commands that wait to be sent.
+/// If the command is a GET of a key that was SET in this turn, places its reply after that SET. If there is no such
+/// SET, returns false. The client must have no commands that wait to be sent.
 pub(in crate::client) fn place_after_own_write(
     facts: &Facts,
     arguments: &Arguments<'_>,

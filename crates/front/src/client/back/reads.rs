@@ -6,8 +6,8 @@
 //! from the store on a connection of its own, and gives clients replies that are as fresh as the MISS requires
 //! ([`StoreRead`]). If a MISS is probable, the front asks the store at the same time as the head
 //! ([`super::read_before`]). A read goes as a bypass if the head does not answer, the store lags, or anything
-//! unexpected happens. In this case, the rest of the batch goes as bypasses, too. The batch is answered before any
-//! later command is taken from the input, so a client's reads do not go back in time.
+//! unexpected happens. Once a read goes as a bypass, the rest of its batch goes as bypasses, too. The batch is answered
+//! before any later command is taken from the input, so a client's reads do not go back in time.
 //!
 //! A READ does not travel in the connection's session, so the head does not know the session's requests. Therefore the
 //! head is asked only if two conditions hold: the session has nothing outstanding, and no call of the session had an

@@ -6,9 +6,9 @@
 //! commands that wait together take no longer than one command. Two kinds of waits do not count: waits for a command
 //! that blocks, and waits for a client that does not read its replies ([`crate::client::arrivals`]).
 //!
-//! A passed command has a deadline for being sent. If it does not block, it has another deadline for its answer. A
-//! blocking command, a subscriber and a monitor may wait while the store is alive. The store counts as dead when its
-//! process has answered no client during one command's time. If a client disconnects, its wait ends at once.
+//! A passed command has a deadline for being sent. A passed command that does not block has another deadline, for its
+//! answer. A blocking command, a subscriber and a monitor may wait while the store is alive. The store counts as dead
+//! when its process has answered no client during one command's time. If a client disconnects, its wait ends at once.
 
 use pmnet_wire::StoreName;
 

@@ -33,8 +33,8 @@ pub(super) struct Direct {
     /// Replies to client commands are recognized by their order.
     pub(super) line: Line<Own>,
     pub(super) tls: Option<ClientTls>,
-    /// Whether bytes were written since the last command was put into the outbox. If so, the store may have executed a
-    /// part of that command.
+    /// Whether bytes were written since the last command was put into the outbox. If bytes were written since, the
+    /// store may have executed a part of that command.
     pub(super) used: bool,
     pub(super) database: u32,
     pub(super) protocol: Protocol,
@@ -145,10 +145,10 @@ impl Direct {
         }
     }
 
-    /// Returns whether the connection is logged in as the user for the client's commands. If it is not, and all earlier
-    /// questions are answered, this function sends the login. Some Redis versions do not report a wrong password while
-    /// another answer is still to be sent. The answer to the login must be awaited: a command that follows a failed
-    /// login would run as the front.
+    /// Returns whether the connection is logged in as the user for the client's commands. If the connection is logged
+    /// in as the front, and all earlier questions are answered, this function sends the login. Some Redis versions do
+    /// not report a wrong password while another answer is still to be sent. The answer to the login must be awaited: a
+    /// command that follows a failed login would run as the front.
     pub(super) fn acts_as_client(&mut self) -> bool {
         if self.client.is_empty() || self.is_client {
             return true;

@@ -35,7 +35,7 @@ pub(super) struct Watching {
     /// Database, version and name of each key.
     keys: Vec<(u32, i64, Bytes)>,
     bytes: usize,
-    /// Whether the process has changed since the first WATCH. If so, no transaction will run.
+    /// Whether the process has changed since the first WATCH. After a change of the process, no transaction will run.
     broken: bool,
 }
 

@@ -26,8 +26,8 @@ impl Passing {
         face.pending.settle(error);
     }
 
-    /// Ends the passage with an error, and closes the client's connection. Otherwise commands after a failed WATCH
-    /// would run as if the keys were watched, or half of a reply would be taken for a whole reply.
+    /// Ends the passage with an error, and closes the client's connection. If the connection stayed open, commands
+    /// after a failed WATCH would run as if the keys were watched, or half of a reply would be taken for a whole reply.
     pub(super) fn fail(&mut self, face: &mut Face, error: Bytes) {
         let broken = |passage: &Passage| passage.is_handed_on() || passage.effect == Effect::Watch;
         if self.passage.as_ref().is_some_and(broken) {
@@ -36,7 +36,7 @@ impl Passing {
         self.refuse(face, error);
     }
 
-    /// Ends the passage with an error. After that, the front does not rely on any state of the store's connection.
+    /// Ends the passage with an error. After the error, the front does not rely on any state of the store's connection.
     pub(super) fn refuse(&mut self, face: &mut Face, error: Bytes) {
         if let Some(passage) = self.end_unanswered(face) {
             tracing::debug!(

@@ -3,8 +3,9 @@
 //!
 //! The message comes on the connection to the store, the reply comes from the server. When the reply has come, the
 //! front sends a command (a *fence*) on the connection to the store, and holds the reply back until the fence is
-//! answered. The store sent the message before it answered the fence. Meanwhile no further command is taken from the
-//! client. Messages of other clients that came before the client's own message precede the reply in all versions.
+//! answered. The store sent the message before it answered the fence. Until the fence is answered, no further command
+//! is taken from the client. Messages of other clients that came before the client's own message precede the reply in
+//! all versions.
 
 use bytes::Bytes;
 use pmnet_resp::read;
@@ -26,7 +27,7 @@ const REPLY_FIRST: (u32, u32) = (7, 2);
 pub(super) struct Published {
     channel: Vec<u8>,
     message: Vec<u8>,
-    /// Whether the client's own message has come. If so, later messages follow the reply, too.
+    /// Whether the client's own message has come. Messages after the client's own message follow the reply, too.
     came: bool,
 }
 

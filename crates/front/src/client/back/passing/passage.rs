@@ -40,7 +40,8 @@ pub(super) struct Confirmations {
     /// The marker of the end of the confirmations: a command that Redis does not know. The error for this command
     /// follows all confirmations.
     pub(super) sentinel: Vec<u8>,
-    /// Whether the client already has some of the confirmations. If so, no other reply can answer the command.
+    /// Whether the client already has some of the confirmations. After the first confirmation, no other reply can
+    /// answer the command.
     pub(super) handed_on: bool,
 }
 
@@ -99,7 +100,8 @@ pub(in crate::client) struct Passage {
     pub(super) marks: Marks,
     /// Whether the command may block, which means that it may wait for other clients before it answers.
     pub(super) blocks: bool,
-    /// Whether the connection was replaced, lost or asked again since the barrier. If so, there is no further try.
+    /// Whether the connection was replaced, lost or asked again since the barrier. After one of these events, there is
+    /// no further try.
     pub(super) last_try: bool,
     /// The command's name, for error texts.
     pub(super) name: String,
