@@ -114,8 +114,8 @@ impl Room {
         }
     }
 
-    /// Returns the number of frames (or lines) that must be free before a new session may use [`Room::Reserved`]: a
-    /// quarter of the reserve, plus the number that is set apart for the records of existing sessions.
+    /// Returns the number of frames (or lines) that must be free before a new session may use [`Room::Reserved`]. This
+    /// number is a quarter of the reserve, plus what is set apart for the records of existing sessions.
     pub(crate) const fn another(reserve: usize, records: usize) -> usize {
         reserve / 4 + records
     }
@@ -547,8 +547,8 @@ impl Frames {
         }
     }
 
-    /// Returns the sparsest frame that can be packed, if packing is worth its cost: more than a third of the bytes in
-    /// use are dead, or frames are scarce and some bytes are dead.
+    /// Returns the sparsest frame that can be packed, if packing is worth its cost. It is if more than a third of the
+    /// bytes in use are dead, or if frames are scarce and some bytes are dead.
     pub fn sparsest(&self) -> Option<u32> {
         let dead = self.dead_bytes();
         let classes = if self.is_scarce() && dead > self.fruitless + to_u64(self.bytes) {

@@ -18,8 +18,8 @@ const PACKET_FRACTION: usize = 3;
 const VICTIMS_MAX: usize = 64;
 
 impl<M: Media> PacketStore<M> {
-    /// Returns whether packing is worth its cost: more than a third of the bytes of frames in use are dead, or free
-    /// frames are scarce and some bytes are dead.
+    /// Returns whether packing is worth its cost. It is if more than a third of the bytes of frames in use are dead, or
+    /// if free frames are scarce and some bytes are dead.
     #[must_use]
     pub fn wants_packing(&self) -> bool {
         !self.has_snapshots() && self.frames.sparsest().is_some()

@@ -450,7 +450,7 @@ impl<M: Media> PacketStore<M> {
     }
 
     /// Releases the versions of a key that are not needed. A deleted newest version is released last, by a commit of
-    /// its own: while an older version may be on the medium, the deleted version states that the key is deleted. So a
+    /// its own. While an older version may be on the medium, the deleted version states that the key is deleted. So a
     /// deleted newest version is released only at the end of a commit that has erased all versions which were released
     /// before.
     fn settle(&mut self, key: u32, committed: bool) {

@@ -1,6 +1,6 @@
-//! The two ends of `make powercut` for the packet store: a process that changes a store and prints which changes are
-//! durable, and a check of the store that a power cut has left. The process runs in a guest that records every write to
-//! its disk (`tests/powercut`).
+//! The two ends of `make powercut` for the packet store. One is a process that changes a store and prints which changes
+//! are durable, the other checks the store that a power cut has left. Between the two ends is a guest that records
+//! every write to its disk (`tests/powercut`).
 
 #[path = "../../../tests/shared/powercut.rs"]
 mod powercut;

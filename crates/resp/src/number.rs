@@ -3,8 +3,8 @@
 /// Maximum number of digits of a `u64`.
 const U64_DIGITS_MAX: usize = 20;
 
-/// Parses a decimal integer exactly as Redis does (`string2ll`): it may begin with a minus, has no leading zeros, no
-/// plus and no spaces, and must be in the range of `i64`.
+/// Parses a decimal integer exactly as Redis does (`string2ll`). It may begin with a minus, has no leading zeros, no
+/// plus and no spaces, and is in the range of `i64`.
 #[must_use]
 pub fn parse_integer(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text.strip_prefix(b"-") {

@@ -121,8 +121,8 @@ pub trait Rows {
         Err(Fault::Storage(READING.into()))
     }
 
-    /// Names the update to which all writes until the next call of this function belong; `None`: the writes belong to
-    /// no update, or the store need not know their update.
+    /// Names the update to which all later writes belong, until this function is called again; `None`: the writes
+    /// belong to no update, or the store need not know their update.
     fn begin_update(&mut self, _update: Option<Update>) {}
 
     /// States whether the command that runs next frees space. Short rows of a command that frees space may use the

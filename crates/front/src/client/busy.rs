@@ -1,10 +1,10 @@
 //! Whether Redis is running a long script and therefore answers every client with BUSY.
 //!
-//! The front learns from the replies to its own questions that Redis is busy. Once Redis is busy, the front answers two
-//! kinds of commands with Redis's own error: commands that would have to wait for Redis and have not been sent, and
-//! plain reads that have been sent. A plain read changes nothing, even if Redis executes it after the error. A write
-//! that was sent waits, because only the pmnet server knows whether it is executed. While Redis is busy, the front
-//! repeats its question.
+//! The front learns from the replies to its own questions that Redis is busy. Once Redis is busy, the front answers
+//! some commands with Redis's own error. These are commands that would have to wait for Redis and have not been sent,
+//! and plain reads that have been sent. A plain read changes nothing, even if Redis executes it after the error. A
+//! write that was sent waits, because only the pmnet server knows whether it is executed. While Redis is busy, the
+//! front repeats its question.
 
 use bytes::Bytes;
 

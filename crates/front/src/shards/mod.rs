@@ -2,8 +2,8 @@
 //!
 //! Purpose: each shard has a complete [`Front`](crate::Front), which runs in a thread of its own and does not know the
 //! other shards. The router accepts the clients' connections and looks at each command's keys ([`crate::table::keys`]).
-//! Then the router sends the command to the front of its shard over a pair of sockets within the process, and returns
-//! the replies in the order of the client's commands (`docs/use/sharding.md`, `docs/spec/sharding.md`).
+//! The router sends each command to the front of its shard over a pair of sockets within the process. It returns the
+//! replies in the order of the client's commands (`docs/use/sharding.md`, `docs/spec/sharding.md`).
 //!
 //! | module | what it does |
 //! |---|---|

@@ -1,7 +1,7 @@
 //! Logs that the device gives no answer, or that it accepts no calls.
 //!
-//! Each call returns an error to its client. But these errors do not tell the operator that *no* client gets an answer,
-//! for example because of a wrong address, a wrong shard, or a chain that is too short.
+//! Each call returns an error to its client. But these errors do not tell the operator that *no* client gets an answer.
+//! The cause may be a wrong address, a wrong shard, or a chain that is too short.
 
 use crate::upstream::{
     CROWDED, Call, CallId, Calls, Closed, Event, Outcome, Refused, Seen, SessionHandle, Submit,

@@ -1,9 +1,9 @@
 //! Replies that clients do not read: their total size, and the treatment of clients that read nothing.
 //!
 //! A client may write all its commands before it reads the first reply. So the front takes commands from a client that
-//! reads nothing, up to a bound for the client's unread bytes and a bound for the unread bytes of all clients. Above
-//! the client's bound, the front takes no further commands from the client until the client reads. If the client has
-//! sent more commands and reads nothing for [`PATIENCE`], the front ends its connection with an error. If all clients
+//! reads nothing. One bound limits the client's unread bytes, another bound the unread bytes of all clients. Above the
+//! client's bound, the front takes no further commands from the client until the client reads. If the client has sent
+//! more commands and reads nothing for [`PATIENCE`], the front ends its connection with an error. If all clients
 //! together have too many unread bytes, the front takes no further commands from clients that have unread bytes. If all
 //! clients together still have too many unread bytes after [`PATIENCE_WITH_ALL`], the front closes the client with the
 //! most unread bytes among those that read nothing.

@@ -1,9 +1,9 @@
 //! One connection to Redis on which the front asks about users, without its socket.
 //!
-//! First the front logs in as itself and asks which store is at the other end, because only the Redis that the pmnet
-//! server uses has the right list of users. Then the front asks its questions, each after the answer to the previous
-//! question. The front has two such connections. The second connection checks passwords, because a connection that is
-//! logged in as a client has only that client's rights.
+//! First the front logs in as itself and asks which store is at the other end. Only the Redis that the pmnet server
+//! uses has the right list of users. Then the front asks its questions, each after the answer to the previous question.
+//! The front has two such connections. The second connection checks passwords, because a connection that is logged in
+//! as a client has only that client's rights.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -47,8 +47,8 @@ const FLAGS: [(&str, u32); 13] = [
 /// The flags that the compiled facts have for a command that is known by name.
 const COMPILED_FLAGS: u32 = ((1 << 9) - 1) | INTERNAL;
 
-/// Prefix of commands of search modules. The descriptions that such a module gives cannot be trusted: they call an
-/// index a key, name no documents, and give the flag of a read to many commands that write.
+/// Prefix of commands of search modules. The descriptions by such a module are wrong: they call an index a key, name no
+/// documents, and give the flag of a read to many commands that write.
 const SEARCH_PREFIX: &str = "FT.";
 /// Commands of search modules that only read.
 const SEARCHES: [&str; 15] = [

@@ -279,8 +279,8 @@ impl Connection {
             Plan::Unknown if self.room.is_none() => self.push_said(b"ERROR\r\n".to_vec()),
             Plan::Unknown => {
                 // Each answer begins with a word that is not a command. If such a word were a command, two fronts could
-                // answer each other without end, after an attacker has sent a request to one of them with the address
-                // of the other.
+                // answer each other without end. An attacker would only have to send a request to one of them with the
+                // address of the other front.
                 self.taken = self.input.len();
                 self.ends = true;
                 shared.counters.datagrams_dropped += 1;

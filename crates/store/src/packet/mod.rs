@@ -244,8 +244,8 @@ impl<H: Holder> Served<H> {
     }
 
     /// Executes one request in a transaction of its own. If the store has no space for the request, or if data that the
-    /// request needs is damaged, the request has no effect, and its reply states the reason. Of a pack without space
-    /// for all its parts, only the first part is executed.
+    /// request needs is damaged, the request has no effect, and its reply states the reason. If a pack fails for one of
+    /// these reasons, only its first part is executed.
     fn execute_alone(&mut self, request: &Request) -> Result<Bytes, StoreError> {
         let one = std::slice::from_ref(request);
         let fault = match self.execute_once(one) {

@@ -150,7 +150,7 @@ impl Persistence {
     /// An AOF that was switched on while Redis runs protects nothing until its first rewrite has ended. INFO does not
     /// show whether a rewrite is the first rewrite. (`aof_base_size` does not help: it is 0 in a new AOF, too. After
     /// the AOF was off for a while, the value is that of the former AOF.) So the store waits for every rewrite, except
-    /// in two cases: this server process saw a complete AOF at the last check, or pmnet itself has requested the
+    /// in two cases. Either this server process saw a complete AOF at the last check, or pmnet itself has requested the
     /// rewrite ([`super::torn`]).
     ///
     /// # Errors

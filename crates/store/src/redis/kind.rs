@@ -1,7 +1,7 @@
 //! The kind of the store's server: Redis, Valkey, or a server of another design with the same protocol.
 //!
-//! pmnet needs three properties besides the commands: a script takes effect as a whole and in the order of its
-//! connection; after a crash its effects are kept as a whole or not at all; and `INFO` names each process by a
+//! pmnet needs three properties besides the commands. A script takes effect as a whole and in the order of its
+//! connection. After a crash the script's effects are kept as a whole or not at all. `INFO` names each process by a
 //! `run_id`. Servers of other makers accept the same commands, but lack some of these three properties, or were not
 //! shown to have them.
 

@@ -10,8 +10,9 @@
 //!
 //! **A batch** (`apply`) is one script. First the script tries, for the whole batch, every step that could fail
 //! (rights, SELECT, the needs of a flush). Then the records change, and then the effects happen. Redis writes a
-//! script's effects to its AOF as one transaction, and drops a torn transaction when it loads the AOF (for good only if
-//! it then rewrites the AOF: [`torn`]). So effects and records are kept or lost together.
+//! script's effects to its AOF as one transaction, and drops a torn transaction when it loads the AOF. (The torn
+//! transaction is dropped for good only if Redis then rewrites the AOF: [`torn`].) So effects and records are kept or
+//! lost together.
 //! - If Redis refuses a command for a temporary reason (memory, read-only, rights, …), the batch fails and nothing has
 //!   run. A command that is refused for good (unknown command) is left out, and the rest is sent again. If a command
 //!   fails while it runs (wrong type, …), the other commands still take effect.
@@ -58,8 +59,8 @@
 //!
 //! **pmnet's keys are hidden** from KEYS, SCAN, RANDOMKEY and DBSIZE, but not from code of clients ([`own_keys`]).
 //!
-//! **Interference** (FLUSHALL on Redis itself, a second server for the shard, a late command of an abandoned
-//! connection): before a script does anything else, it compares the watermark and the owner, which every `load` changes
+//! **Interference** has several causes: FLUSHALL on Redis itself, a second server for the shard, or a late command of
+//! an abandoned connection. So each script first compares the watermark and the owner, which every `load` changes
 //! ([`owner`]). For a MULTI, the hash is WATCHed between calls. If a comparison fails, the next `load` finds the
 //! reason. Three reasons are fatal: another process took over; the records are gone or older than known; the records
 //! are newer than known.

@@ -3,7 +3,7 @@
 //! A command can run long after its connection was given up. Its bytes wait in a socket of a busy Redis, while the
 //! process has connected again, or was killed and replaced. So `load` writes a new value, the *owner*, into the hash in
 //! the same atomic step in which it reads the records. If the owner in the hash has changed, writes of this store have
-//! no effect: scripts compare the owner, and transactions run under a WATCH that began before the owner was last read.
+//! no effect. Scripts compare the owner, and transactions run under a WATCH that began before the owner was last read.
 //! `load` replaces only the owner that it has read, so a late `load` of a dead process cannot take over, either.
 //!
 //! A refusal on the present connection therefore has only one reason: another process has taken over. If another

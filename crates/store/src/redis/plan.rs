@@ -61,7 +61,7 @@ impl<'a> Plan<'a> {
     /// Checks the commands of a request. `unlimited`: whether Redis has no memory limit. `databases`: the databases
     /// that the request's SELECTs may name; empty if the request must not contain a SELECT, or has no record.
     /// `recorded`: whether the request has a record. In a recorded transaction, a command that names pmnet's own keys
-    /// is refused without failing the transaction: the AOF of a Redis that pmnet has used contains transactions of this
+    /// is refused without failing the transaction. The AOF of a Redis that pmnet has used contains transactions of this
     /// kind.
     pub fn new(
         commands: &Commands<'a>,

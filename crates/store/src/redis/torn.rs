@@ -18,7 +18,7 @@
 //!
 //! One rewrite for each Redis process is enough, because Redis cuts a file only while it starts. Other pmnet servers
 //! (of another shard, or this server after a restart) must not mistake this rewrite for the first rewrite of an AOF
-//! that was just switched on: such an AOF protects nothing until its first rewrite ends. So pmnet marks the Redis
+//! that was just switched on. Such an AOF protects nothing until its first rewrite ends. So pmnet marks the Redis
 //! process by a script in its cache. The script stays in the cache while the process runs, and is in no file.
 
 use std::collections::HashMap;

@@ -1,7 +1,7 @@
 //! One MULTI … EXEC. The transaction is sent with one write, and every reply is checked.
 //!
-//! A transaction is a list of slots: commands that belong to an item (an effect, or a command of a request), and
-//! pmnet's own commands (the change of the records, checks of the records, SELECT).
+//! A transaction is a list of slots. A slot has a command of an item (an effect, or a command of a request), or a
+//! command of pmnet itself (the change of the records, a check of the records, SELECT).
 //!
 //! When EXEC runs the commands, Redis checks rights again for each command. Redis refuses a command without the right,
 //! and continues with the next command. A command that Redis refuses inside EXEC must do no harm. So commands run in

@@ -103,8 +103,8 @@ fn mend_list(rows: &mut dyn Rows, head: &mut Head) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Restores rows of a sorted set: each member has a row by its name and a row by its score, and each of the two rows
-/// has the content of the other.
+/// Restores rows of a sorted set. Each member has a row by its name and a row by its score, and each of these rows has
+/// the content of the other row.
 fn mend_sorted_set(rows: &mut dyn Rows, head: &mut Head) -> Result<(), Fault> {
     for name in names(rows, head.id, Part::Scores)? {
         let member = name.get(8..).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! A real Redis Cluster of two masters as the store: effects and records are one step in all slots, even while a slot
-//! is being moved, or after it has moved (`docs/spec/sharding.md`, §5).
+//! A real Redis Cluster of two masters as the store (`docs/spec/sharding.md`, §5). Effects and records are one step in
+//! all slots, even while a slot is being moved, or after it has moved.
 
 use std::time::{Duration, Instant};
 

@@ -105,8 +105,8 @@ fn filled(store: &mut dyn Store, value: &[u8]) -> usize {
     unreachable!("no store has room for ever")
 }
 
-/// A full store accepts any number of updates that replace a value of the same length, whichever records share frames:
-/// the space of the replaced values is freed in time.
+/// A full store accepts any number of updates that replace a value of the same length. The space of the replaced values
+/// is freed in time, whichever records share frames.
 #[test]
 fn in_a_full_store_there_is_room_in_place_of_what_is_there() {
     for (length, step) in [(2000, 1), (1300, 7), (300, 5), (100, 13), (20_000, 3)] {

@@ -2,8 +2,8 @@
 //! pack that the store left out ([`super::pack`]).
 //!
 //! Each of these replies may fit into a message of its own, so the reads are sent again one by one. Until a pack has
-//! its replies, no later command of its connection is sent. If a later command were sent before, it would be executed
-//! before the reads that are sent again, and these reads would show a newer state than the pipeline's order allows. A
+//! its replies, no later command of its connection is sent. A later command that were sent before would be executed
+//! before the reads that are sent again. These reads would then show a newer state than the pipeline's order allows. A
 //! session has only one bypass under way at a time, so this rule costs no additional round trip.
 
 use bytes::Bytes;

@@ -10,9 +10,9 @@
 //! before any later command is taken from the input, so a client's reads do not go back in time.
 //!
 //! A READ does not travel in the connection's session, so the head does not know the session's requests. Therefore the
-//! head is asked only if two conditions hold: the session has nothing outstanding, and no call of the session had an
-//! unknown outcome since its last answered bypass. A call with an unknown outcome may still take effect. Of all
-//! requests, only a bypass is certain to be executed after that call.
+//! head is asked only if the session has nothing outstanding, and if no call of the session had an unknown outcome
+//! since its last answered bypass. A call with an unknown outcome may still take effect. Of all requests, only a bypass
+//! is certain to be executed after that call.
 //!
 //! Invariants: a batch needs no slots among the replies, because all earlier replies have been given when the batch is
 //! answered. A batch is bounded by [`COMMANDS_PER_TURN`] and [`BATCH_BYTES_MAX`], its replies by

@@ -148,8 +148,8 @@ impl Passing {
         }
     }
 
-    /// Returns whether `call` belonged to the passage. If `call` did, this function advances the passage with the
-    /// call's outcome.
+    /// Returns whether `call` belonged to the passage. If `call` belonged to it, this function advances the passage
+    /// with the call's outcome.
     pub(in crate::client) fn done(
         &mut self,
         face: &mut Face,

@@ -26,8 +26,8 @@ impl Passing {
         face.pending.settle(error);
     }
 
-    /// Ends the passage with an error, and closes the client's connection. If the connection stayed open, commands
-    /// after a failed WATCH would run as if the keys were watched, or half of a reply would be taken for a whole reply.
+    /// Ends the passage with an error, and closes the client's connection. On an open connection, commands after a
+    /// failed WATCH would run as if the keys were watched. A half reply would be taken for a whole reply.
     pub(super) fn fail(&mut self, face: &mut Face, error: Bytes) {
         let broken = |passage: &Passage| passage.is_handed_on() || passage.effect == Effect::Watch;
         if self.passage.as_ref().is_some_and(broken) {
