@@ -73,7 +73,8 @@ pub struct Record<O = Op> {
     /// The reply as text.
     #[serde(default)]
     pub reply: Option<String>,
-    /// Time at which the operation was sent (ns, `CLOCK_MONOTONIC`). In open loop: the time at which it was due.
+    /// Time at which the operation was sent (ns, `CLOCK_MONOTONIC`). In open loop: the time at which the operation was
+    /// due.
     pub invoke_ns: u64,
     /// Time at which the outcome became known (ns, `CLOCK_MONOTONIC`).
     pub return_ns: u64,

@@ -452,8 +452,8 @@ impl<M: Media> Scan<M> {
     }
 
     fn repair_from(mut self, lost: bool) -> Result<PacketStore<M>, OpenError> {
-        // A torn record is erased. If it stayed, and the next attempt at the same commit were torn as well, the two
-        // torn records together could make a whole record.
+        // A torn record is erased. If a torn record stayed, and the next attempt at the same commit were torn as well,
+        // the two torn records together could make a whole record.
         for number in [0, 1] {
             if Commit::at(self.media.bytes(), self.identity.seed(), number).is_none() {
                 let start = commit_record(number).start;

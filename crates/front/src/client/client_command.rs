@@ -130,8 +130,8 @@ pub(super) enum Wanted {
     Help(Vec<u8>),
     /// The front answers this request.
     Front(ClientsAsk),
-    /// The store is asked with this command first, and then the front. `None`: the front does not understand the
-    /// conditions, so it is not asked.
+    /// The store answers this command first, and then the front answers the request. `None`: the front does not
+    /// understand the conditions, so only the store answers.
     Store(Bytes, Option<ClientsAsk>),
     /// The command has this reply.
     Reply(Bytes),
@@ -189,8 +189,7 @@ impl Wanted {
     }
 }
 
-/// Returns the payload that asks the store whether it accepts these conditions, and which fields its clients
-/// have.
+/// Returns the payload that asks the store whether it accepts these conditions, and which fields its clients have.
 pub(super) fn clients_question(conditions: &Bytes) -> Bytes {
     let mut payload = preamble(Form::Transaction, Protocol::Resp2, 0).to_vec();
     write_command(&mut payload, &["CLIENT", "INFO"]);

@@ -46,7 +46,8 @@ impl Face {
 pub(super) enum Later {
     /// The endpoint refused a call.
     Busy,
-    /// A pack or batch has no outcome yet. Parts of it may have to be sent again before any later command.
+    /// A pack or batch has no outcome yet. Parts of the pack or batch may have to be sent again before any later
+    /// command.
     Outstanding,
     /// The rights of the command's client are not known.
     Rights,

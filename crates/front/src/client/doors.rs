@@ -112,7 +112,7 @@ impl Connection {
         }
     }
 
-    /// Returns the client's number in the store's Redis while it is blocked in that Redis.
+    /// Returns the client's number in the store's Redis while the client is blocked in that Redis.
     pub(crate) fn blocked_as(&self) -> Option<i64> {
         self.back.passing.blocked_as()
     }

@@ -87,7 +87,7 @@ impl End {
         matches!(self.client, Sends::Closed { read: true, .. })
     }
 
-    /// Whether the client has closed its sending side. Some of its bytes may not have been received yet.
+    /// Whether the client has closed its sending side. Some of the client's bytes may not have been received yet.
     pub(super) fn closed(&self) -> bool {
         matches!(self.client, Sends::Closed { .. })
     }

@@ -161,8 +161,8 @@ impl Connection {
         self.close(Sent::Read);
     }
 
-    /// Notes that the client has closed its sending side and may have disconnected. Some of its bytes may not have been
-    /// received yet. Must be called only for a client that does not wait for something that may never come.
+    /// Notes that the client has closed its sending side and may have disconnected. Some of the client's bytes may not
+    /// have been received yet. Must be called only for a client that does not wait for something that may never come.
     pub fn client_closed(&mut self) {
         self.close(Sent::MayFollow);
     }

@@ -277,8 +277,8 @@ impl Tracks {
         true
     }
 
-    /// Notes that the client named in REDIRECT has disconnected. Returns whether this client gets a message about it
-    /// (RESP3 only).
+    /// Notes that the client named in REDIRECT has disconnected. Returns whether this client gets a message that its
+    /// REDIRECT client has disconnected (RESP3 only).
     pub(super) fn tell_of_no_redirect(&mut self, redirect: u64, protocol: Protocol) -> bool {
         if protocol != Protocol::Resp3 {
             return false;

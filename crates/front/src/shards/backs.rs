@@ -67,7 +67,7 @@ pub(super) struct Backs {
     pub(super) state: State,
     /// The shard whose keys were used last.
     pub(super) last: usize,
-    /// A shard whose link is full. Some of its bytes must be written before the next command can be taken.
+    /// A shard whose link is full. Some bytes of this link must be written before the next command can be taken.
     full: Option<usize>,
 }
 

@@ -21,11 +21,11 @@
 //! | `cluster` | CLUSTER |
 //! | `tally` | counters and times |
 //!
-//! Invariants: a client's commands for one shard reach the shard's front in their order, and each command reaches it
-//! once. Between commands for different shards no order is promised. Every buffer and table is bounded. The outstanding
-//! commands of a client are bounded in number, and in bytes for each shard. The router reads nothing from a client
-//! above these bounds. If a shard is slow or down, only its own replies and the replies after them are delayed. Not
-//! allowed here: acknowledging a command, or knowing its effect on its keys.
+//! Invariants: a client's commands for one shard reach the shard's front in their order, and each command reaches the
+//! front once. Between commands for different shards no order is promised. Every buffer and table is bounded. The
+//! outstanding commands of a client are bounded in number, and in bytes for each shard. The router reads nothing from a
+//! client above these bounds. If a shard is slow or down, only its own replies and the replies after them are delayed.
+//! Not allowed here: acknowledging a command, or knowing its effect on its keys.
 
 mod answer;
 mod backs;

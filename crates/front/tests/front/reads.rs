@@ -839,7 +839,7 @@ fn a_store_that_answers_oddly_or_not_at_all_is_gone_past() {
         says(format!(
             "{taken}*2\r\n*3\r\n$-1\r\n$-1\r\n$-1\r\n$4\r\nFAKE\r\n"
         )),
-        // This record is that of a replica, which has the records of its master.
+        // This is the record of a replica, which has the records of its master.
         says(format!("{taken}*2\r\n{other}$4\r\nFAKE\r\n")),
         says(format!(
             "{taken}*2\r\n*1\r\n$8\r\n12345678\r\n$4\r\nFAKE\r\n"

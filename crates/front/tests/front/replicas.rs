@@ -190,7 +190,7 @@ fn a_replica_that_stands_still_or_is_gone_keeps_nobody_waiting() {
     follow(&other, &stores.master);
     until_from_replica(&mut client);
     // After its promotion the server is no longer a replica. At first only the promoted server knows this. Later the
-    // master no longer names it as its replica.
+    // master no longer names the promoted server as its replica.
     other.client().ask("REPLICAOF NO ONE");
     eventually("only the master answers", || {
         (0..TRIES).all(|_| client.ask("GET k") == FROM_MASTER)

@@ -819,7 +819,7 @@ fn what_cannot_be_read_ends_one_client_with_an_error() {
         client.text(),
         "-ERR Protocol error: expected '$', got 'P'\r\n"
     );
-    // The client may continue to send. Its connection is not reset before it has read the error.
+    // The client may continue to send. The client's connection is not reset before the client has read the error.
     let _ = client.stream.write_all(&[b'x'; 100_000]);
     assert_eq!(client.next(), None);
     // The commands of a client that closes its sending side are answered.

@@ -46,8 +46,8 @@ fn link(redis: &mut Client) -> Option<String> {
     Some(rest.split(' ').next()?.to_owned())
 }
 
-/// Redis 7.0 does not know these commands. A command that Redis 7.0 does not know may be a read, of a newer version or
-/// of a module.
+/// Redis 7.0 does not know the commands of this test. A command that Redis 7.0 does not know may be a read, of a newer
+/// version or of a module.
 #[test]
 fn what_an_unknown_command_reads_is_told_too() {
     let Some(redis) = Redis::start() else { return };

@@ -618,7 +618,7 @@ fn a_login_does_not_fail_because_another_user_is_deleted() {
     for _ in 0..5 {
         let mut bob = front.client();
         drop(login(&front, "eve pw"));
-        // Redis is suspended. When it continues, it executes both commands together, the deletion first. The front's
+        // Redis is suspended. When Redis continues, it executes both commands together, the deletion first. The front's
         // new login comes after the deletion of the user.
         redis.signal("-STOP");
         direct.send(&command("ACL DELUSER eve"));

@@ -22,7 +22,7 @@ const STREAMS_MAX: usize = 256;
 struct Stream {
     /// Sequence number of the next byte.
     next: u32,
-    /// Packets of the stream. Each has the range of those of its bytes that are new.
+    /// Packets of the stream. Each packet has the range of its new bytes.
     held: VecDeque<(Packet, Range<usize>)>,
 }
 

@@ -464,8 +464,8 @@ fn a_batch_takes_effect_once_and_whole_whatever_rights_are_missing_meanwhile() {
     }
 }
 
-/// A function is called in a MULTI. Found: it ran outside the transaction, or twice, or its record said that it had run
-/// although it had not.
+/// A function is called in a MULTI. Found: the function ran outside the transaction, or twice, or its record said that
+/// the function had run although it had not.
 #[test]
 fn a_function_runs_once_whatever_rights_are_missing_meanwhile() {
     for missing in MISSING.iter().chain(&["-multi -blpop -fcall", "-fcall"]) {

@@ -1,4 +1,5 @@
-//! Requests on a real Redis. Each is executed exactly once, gets Redis's reply byte for byte, and has its record.
+//! Requests on a real Redis. Each request is executed exactly once, gets Redis's reply byte for byte, and has its
+//! record.
 
 use crate::support::{Redis, arguments, bare, change, payload, read, script, single};
 use bytes::Bytes;

@@ -36,8 +36,8 @@ const SHORT: [&str; 20] = [
     "ZCOUNT",
     "ZSCORE",
 ];
-/// Commands whose replies may be long, and come back from a script unchanged. If a reply is long, the store
-/// leaves its read and all later parts out of the pack.
+/// Commands whose replies may be long, and come back from a script unchanged. If a reply is long, the store leaves the
+/// read of this reply and all later parts out of the pack.
 const ANY_LENGTH: [&str; 24] = [
     "BITFIELD_RO",
     "GEODIST",

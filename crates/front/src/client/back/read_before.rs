@@ -159,7 +159,7 @@ impl Before {
     }
 
     /// Whether the store may have been this fresh at the time of the reads. Returns false once the store's record shows
-    /// an older state.
+    /// that the store was less fresh.
     pub(super) fn may_be_fresh(&self, epoch: u32, need: u64) -> bool {
         self.record
             .is_none_or(|(of, watermark)| of == epoch && watermark >= need)

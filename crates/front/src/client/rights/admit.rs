@@ -317,8 +317,8 @@ fn may_look_at_user(facts: Option<&Facts>) -> bool {
     facts.is_some_and(|facts| facts.has(MODULE) && !names_all(facts))
 }
 
-/// Returns the error for a command that can do more than its arguments say. The pmnet server would run it with the
-/// server's own rights.
+/// Returns the error for a command that can do more than its arguments say. The pmnet server would run the command with
+/// the server's own rights.
 fn runs_others_code(verdict: &Verdict, arguments: &Arguments<'_>) -> Option<Bytes> {
     let facts = verdict.facts;
     if matches!(verdict.action, Action::Refuse(_)) {

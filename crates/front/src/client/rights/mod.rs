@@ -1,5 +1,5 @@
-//! The rights of a connection's user. The front looks them up before each command, and asks Redis if it does not know
-//! them.
+//! The rights of a connection's user. The front looks up the rights before each command, and asks Redis for rights that
+//! it does not know.
 //!
 //! If a command, or an `AUTH`, has to wait for an answer, it stays in the input, and so do all later commands. When the
 //! answer has come, the command is checked again. A command that passes through to the store runs on a connection that
@@ -34,7 +34,7 @@ pub(crate) struct Rights {
     refused: Option<u64>,
     /// Time of the last change of the rights, as known when the present transaction began.
     multi: u64,
-    /// Whether the client has not logged in, and need not log in by the last known list of users.
+    /// Whether the client has not logged in, and by the last known list of users need not log in.
     admitted: bool,
     /// Number of lists of users that had been requested when the client connected.
     came: u64,
@@ -312,7 +312,7 @@ impl Rights {
         if matches!(self.stage, Asking::List) {
             self.stage = Asking::Nothing;
         }
-        // The previous list is forgotten at the next change, so its answer is read now.
+        // The previous list is forgotten at the next change, so the answer of the previous list is read now.
         self.was_let_in(&shared.users);
         matches!(self.standing(shared), Standing::Gone)
     }

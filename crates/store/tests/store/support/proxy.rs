@@ -132,7 +132,8 @@ impl Proxy {
 impl Late {
     /// Delivers the held bytes, and returns Redis's answer after Redis has executed all of them.
     pub fn deliver(mut self) -> String {
-        // The thread must end first. If it continued, it would take the answer, and pass it to a closed connection.
+        // The thread must end first. If the thread continued, it would take the answer, and pass it to a closed
+        // connection.
         self.answers.join().unwrap();
         self.redis.write_all(&self.bytes).unwrap();
         self.redis.shutdown(Shutdown::Write).unwrap();

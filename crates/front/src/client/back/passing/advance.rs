@@ -148,8 +148,8 @@ impl Passing {
         }
     }
 
-    /// Returns whether `call` belonged to the passage. If `call` belonged to it, this function advances the passage
-    /// with the call's outcome.
+    /// Returns whether `call` belonged to the passage. For such a call, this function advances the passage with the
+    /// call's outcome.
     pub(in crate::client) fn done(
         &mut self,
         face: &mut Face,
@@ -221,8 +221,8 @@ impl Passing {
     }
 
     /// Continues after the barrier: all acknowledged writes are applied in the store `name`. If the front's connection
-    /// leads to that store, the command is sent. If the connection does not lead to it, the front makes a connection,
-    /// asks again, or ends the passage with an error.
+    /// leads to that store, the command is sent. If the connection does not lead to that store, the front makes a
+    /// connection, asks again, or ends the passage with an error.
     fn check_store(&mut self, face: &mut Face, name: &StoreName, shared: &Shared) {
         let stateful = self.stateful(&face.mode);
         let Some(passage) = &mut self.passage else {

@@ -72,8 +72,8 @@ impl Passing {
         }
     }
 
-    /// Returns whether `call` asked for a confirmation. If `call` asked for one, the client gets the reply, or the
-    /// error that its outcome is unknown.
+    /// Returns whether `call` asked for a confirmation. For such a call, the client gets the reply, or the error that
+    /// its outcome is unknown.
     pub(super) fn confirm(
         &mut self,
         face: &mut Face,

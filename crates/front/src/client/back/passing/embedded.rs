@@ -231,8 +231,8 @@ impl Passing {
         Ok(())
     }
 
-    /// Returns whether `call` belonged to a command at an embedded store. If `call` belonged to one, this function
-    /// advances the command with the call's outcome.
+    /// Returns whether `call` belonged to a command at an embedded store. For such a call, this function advances the
+    /// command with the call's outcome.
     pub(super) fn embedded_answered(
         &mut self,
         face: &mut Face,

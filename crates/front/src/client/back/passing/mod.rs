@@ -31,7 +31,7 @@
 //! the store gets the command (protocol.md §2 rule 8). Two kinds of commands cannot depend on these writes, and go
 //! without a barrier: commands between MULTI and EXEC, and commands of a RESP2 client that is subscribed. If the
 //! connection to the store is lost with state on it (a watch, a subscription), the front closes the client's connection
-//! too. A client of a plain Redis that fails loses its connection, too.
+//! too. If a plain Redis fails, its clients lose their connections, too.
 
 mod advance;
 mod begin;
