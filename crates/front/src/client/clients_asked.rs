@@ -111,8 +111,7 @@ fn names_address(arguments: &Arguments<'_>) -> bool {
 enum Nobody {
     /// Before the other conditions, none of which is of the same kind.
     First,
-    /// After the other conditions. At this place the added condition is read as a condition, or is an error, whatever
-    /// precedes it.
+    /// After the other conditions. At this place the added condition always counts as a condition, or is an error.
     Last,
 }
 

@@ -10,8 +10,7 @@ use crate::upstream::Upstream;
 /// The limits that can be changed while the front runs. [`FrontConfig`] explains each limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// A new value applies to clients that connect later. Clients above a lowered number that are already connected
-    /// stay connected.
+    /// A new value applies to clients that connect later. Clients that are already connected stay connected.
     pub connections_max: usize,
     /// A new value applies to commands that are sent later. A command that was already sent keeps its deadline.
     pub call_timeout: Duration,

@@ -126,7 +126,7 @@ pub(in crate::client) struct Packs {
     /// The pack that is being put together. `None` between turns, unless the endpoint was busy or a pack is
     /// under way.
     open: Option<Pack>,
-    /// Whether a pack is under way of which a part may have to be sent again before any other command.
+    /// A pack is under way, and a part of it may have to be sent again before any other command.
     is_out: bool,
     /// Number of consecutive commands, up to the last command, that joined packs although each could have been sent
     /// alone: reads, and writes that are acknowledged early.
