@@ -253,7 +253,7 @@ impl Connection {
     pub fn advance(&mut self, up: &mut dyn Calls, shared: &mut Shared) -> Turn {
         let replies = &mut self.face.pending.replies;
         replies.set_unread_max(shared.unread_max());
-        // The input is taken out so that a command can borrow from it while the rest changes.
+        // The input is taken out so that a command can borrow from it while the other fields change.
         let mut input = std::mem::take(&mut self.input);
         if self.back.passing.take_killed() {
             shared.busy.over(shared.now);
