@@ -11,8 +11,8 @@ use crate::upstream::{
     Call, CallId, Calls, Event, Refused, SessionHandle, Submit, Time, Upstream, UpstreamCounters,
 };
 
-/// The longest time that the end of a session may take to reach the devices, in nanoseconds. If the message about its
-/// end is lost, the session expires at the devices.
+/// The longest time that the end of a session may take to reach the devices, in nanoseconds. If the message about the
+/// end of the session is lost, the session expires at the devices.
 const END_TIMEOUT: Time = 5_000_000_000;
 
 /// The endpoint could not be set up.
@@ -97,7 +97,7 @@ impl Upstream for ClientNode {
         match ClientNode::receive(self, time(now)) {
             Ok((_, more)) => more,
             Err(error) => {
-                // The next datagram causes a new event. Lost packets are sent again.
+                // The next datagram causes a new event, and lost packets are sent again.
                 tracing::warn!(%error, "PM3206 receiving from the device");
                 false
             }

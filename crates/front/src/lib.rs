@@ -1,7 +1,7 @@
-//! The RESP front: it serves unmodified Redis clients by pmnet sessions.
+//! The RESP front: it serves unmodified Redis clients through pmnet sessions.
 //!
 //! Purpose: the front speaks RESP2 and RESP3 with clients. By the command matrix ([`table`]) the front decides which
-//! commands may be acknowledged as soon as they are durable in the devices, and which commands must go to the store.
+//! commands may be acknowledged as soon as they are durable in the devices. All other commands must go to the store.
 //! The front returns each client's replies in the order of the client's commands (`docs/use/`). Invariants: only a
 //! command that cannot fail, and whose reply carries no information, is acknowledged early. Every queue is bounded by a
 //! named constant, and a full queue stops the reading from its client. Bad input ends one connection, never the

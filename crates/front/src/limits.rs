@@ -11,7 +11,7 @@ pub const COMMAND_BYTES_MAX: usize = MESSAGE_BYTES_MAX + 16 * 1024;
 /// Largest single reply taken from a pass-through connection, in bytes. Bounds the memory that a store can
 /// make the front use for one client.
 pub const REPLY_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Longest line of a reply (simple string, error, number), in bytes: longer than the longest reply that the
+/// Longest line of a reply (simple string, error, number), in bytes. This bound exceeds the longest reply that the
 /// server sends.
 const LINE_BYTES_MAX: usize = 17 * 1024 * 1024;
 

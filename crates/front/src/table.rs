@@ -1,12 +1,12 @@
 //! The command matrix: the front's treatment of every command of Redis.
 //!
-//! Purpose: decides whether a command is acknowledged early, goes to the store, is answered by the front,
-//! needs its own connection, or is refused. `docs/use/commands.md` is generated from this table. Facts about commands
+//! Purpose: decides whether a command is acknowledged early, goes to the store, is answered by the front, needs its
+//! client's own connection, or is refused. `docs/use/commands.md` is generated from this table. Facts about commands
 //! come from the store, which is asked once for each of its processes ([`Learned`]). Until the store has answered, and
 //! with an embedded store, the facts are those of [`FACTS`]. The module `decide` makes the decisions from these facts,
 //! or by name if the facts do not describe a command well enough. The rule for early acknowledgement, which also checks
-//! the arguments, is [`pmnet_wire::promise`] ([`early_ack`]). A command of an unusual form goes to Redis, which then
-//! gives its own error. Not allowed here: state that is kept between commands.
+//! the arguments, is [`pmnet_wire::promise`] ([`early_ack`]). A command of an unusual form goes to Redis, so that Redis
+//! gives its own error. Not allowed here: state that outlives a command.
 
 mod assume;
 mod decide;
@@ -31,21 +31,21 @@ pub use subcommands::SUBCOMMANDS;
 use decide::{Decision, Rule};
 use pmnet_resp::Arguments;
 
-/// Flag of [`Facts`]: changes nothing.
+/// Flag of [`Facts`]: the command changes nothing.
 pub const READONLY: u32 = 1;
-/// Flag of [`Facts`]: may change keys.
+/// Flag of [`Facts`]: the command may change keys.
 pub const WRITE: u32 = 1 << 1;
-/// Flag of [`Facts`]: refused when Redis is out of memory.
+/// Flag of [`Facts`]: Redis refuses the command when it is out of memory.
 pub const DENYOOM: u32 = 1 << 2;
-/// Flag of [`Facts`]: may block its connection.
+/// Flag of [`Facts`]: the command may block its connection.
 pub const BLOCKING: u32 = 1 << 3;
-/// Flag of [`Facts`]: publish and subscribe.
+/// Flag of [`Facts`]: the command is about publishing or subscribing.
 pub const PUBSUB: u32 = 1 << 4;
-/// Flag of [`Facts`]: not allowed in scripts.
+/// Flag of [`Facts`]: the command is not allowed in scripts.
 pub const NOSCRIPT: u32 = 1 << 5;
-/// Flag of [`Facts`]: administration.
+/// Flag of [`Facts`]: the command is for administration.
 pub const ADMIN: u32 = 1 << 6;
-/// Flag of [`Facts`]: not allowed in MULTI.
+/// Flag of [`Facts`]: the command is not allowed in MULTI.
 pub const NO_MULTI: u32 = 1 << 7;
 /// Flag of [`Facts`]: the places of the keys depend on the arguments.
 pub const MOVABLEKEYS: u32 = 1 << 8;
@@ -58,7 +58,7 @@ pub const MAY_REPLICATE: u32 = 1 << 10;
 pub const INTERNAL: u32 = 1 << 11;
 /// Flag of learned [`Facts`]: the command sets or uses the state of its connection.
 pub const STATE: u32 = 1 << 12;
-/// Flag of learned [`Facts`]: another process may give another answer with the same data.
+/// Flag of learned [`Facts`]: two processes with the same data may answer the command differently.
 pub const NONDETERMINISTIC: u32 = 1 << 13;
 /// Flag of learned [`Facts`]: the command has keys, but the store does not describe all their places.
 pub const OPAQUE: u32 = 1 << 14;
@@ -71,17 +71,17 @@ const NAME_BYTES_MAX: usize = 64;
 /// Redis's description of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Facts {
-    /// Name in capitals.
+    /// Name of the command, in capitals.
     pub name: &'static str,
-    /// Number of arguments, name included. If negative, its absolute value is the minimum.
+    /// Number of arguments, including the name. A negative arity means that its absolute value is the minimum.
     pub arity: i32,
     /// Flags: [`READONLY`], [`WRITE`], …
     pub flags: u32,
-    /// Position of the first key; 0: no key at a fixed position.
+    /// Position of the first key among the arguments; 0: no key at a fixed position.
     pub first_key: i32,
-    /// Position of the last key; if negative, counted from the end.
+    /// Position of the last key; a negative position counts from the end.
     pub last_key: i32,
-    /// Distance between keys.
+    /// Distance between two neighbouring keys.
     pub step: i32,
     /// The places of the keys, if the command is [`NEW`].
     pub keys: &'static [KeySpec],
@@ -119,7 +119,7 @@ impl Facts {
         !self.keys.is_empty() || self.has(OPAQUE)
     }
 
-    /// Whether `count` arguments, name included, are a valid number for the command.
+    /// Whether `count` arguments, including the name, are a valid number for the command.
     #[must_use]
     pub fn arity_fits(&self, count: usize) -> bool {
         let needed = usize::try_from(self.arity.unsigned_abs()).unwrap_or(usize::MAX);
@@ -134,29 +134,29 @@ impl Facts {
 /// A command that the front answers itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Local {
-    /// PING.
+    /// The command PING.
     Ping,
-    /// ECHO.
+    /// The command ECHO.
     Echo,
-    /// HELLO.
+    /// The command HELLO.
     Hello,
-    /// AUTH.
+    /// The command AUTH.
     Auth,
-    /// SELECT.
+    /// The command SELECT.
     Select,
-    /// QUIT.
+    /// The command QUIT.
     Quit,
-    /// RESET.
+    /// The command RESET.
     Reset,
-    /// CLIENT.
+    /// The command CLIENT.
     Client,
-    /// MULTI.
+    /// The command MULTI.
     Multi,
-    /// EXEC.
+    /// The command EXEC.
     Exec,
-    /// DISCARD.
+    /// The command DISCARD.
     Discard,
-    /// UNWATCH.
+    /// The command UNWATCH.
     Unwatch,
 }
 
@@ -165,20 +165,20 @@ pub enum Local {
 pub enum Pass {
     /// A command that may wait for another client.
     Blocking,
-    /// WAIT or WAITAOF, whose reply is about the earlier writes in the store.
+    /// WAIT or WAITAOF, whose reply is about the earlier writes that the store has executed.
     Wait,
     /// Commands about subscriptions.
     Subscribe,
-    /// MONITOR.
+    /// The command MONITOR.
     Monitor,
-    /// WATCH: passes all commands up to EXEC, DISCARD or UNWATCH.
+    /// The command WATCH. All commands up to EXEC, DISCARD or UNWATCH are then passed, too.
     Watch,
     /// SCRIPT KILL or FUNCTION KILL. The command is sent without a barrier, because no other command is executed before
     /// the script ends.
     Kill,
-    /// A command that sets or uses state of its connection that only the store knows.
+    /// A command that sets or uses connection state that only the store knows.
     State,
-    /// A command of a client without all rights. The command may check the rights of its user itself.
+    /// A command that may check the rights of its user itself, of a client that does not have all rights.
     User,
 }
 
@@ -189,9 +189,9 @@ pub enum Action {
     Update,
     /// Send the command to the store and wait for the reply. Reads have faster paths (`docs/spec/reads.md`).
     Bypass {
-        /// The command changes nothing, so it may be repeated.
+        /// Whether the command changes nothing, so that it may be repeated.
         read_only: bool,
-        /// The command must not be packed with others (it is not allowed in scripts, or is unknown).
+        /// Whether the command must not be packed with others (it is not allowed in scripts, or is unknown).
         alone: bool,
     },
     /// The front answers the command.
@@ -221,7 +221,7 @@ pub enum Sub {
     No,
     /// A known subcommand.
     Known(&'static Facts),
-    /// A subcommand that the store is not known to have.
+    /// An unknown subcommand: the store is not known to have it.
     Unknown,
 }
 
@@ -247,7 +247,8 @@ impl Entry {
         }
     }
 
-    /// Whether the command stays in the table if the store does not name it. Only plain reads and writes do not stay.
+    /// Whether the command stays in the table if the store does not name it. Only plain reads and writes leave the
+    /// table.
     fn is_ours(&self) -> bool {
         !matches!(self.decision.rule, Rule::Read | Rule::Write)
     }
@@ -261,8 +262,8 @@ pub struct Table {
 }
 
 impl Table {
-    /// Makes the matrix of [`FACTS`]. `assume_ok`: further commands to acknowledge early (`--assume-ok`,
-    /// names in any case).
+    /// Makes the matrix for the commands of [`FACTS`]. `assume_ok`: further commands to acknowledge early
+    /// (`--assume-ok`, in upper or lower case).
     ///
     /// # Errors
     /// [`AssumeError`] names the first command that cannot be listed, with the reason.
@@ -280,13 +281,13 @@ impl Table {
         Table { entries, assumed }
     }
 
-    /// Returns the matrix of the compiled facts, with this matrix's additions by the operator.
+    /// Returns the matrix for the compiled facts, with the operator's additions to this matrix.
     #[must_use]
     pub fn forgotten(&self) -> Table {
         Table::compiled(self.assumed.clone())
     }
 
-    /// Returns the matrix of a store's commands, with this matrix's additions by the operator.
+    /// Returns the matrix for a store's commands, with the operator's additions to this matrix.
     #[must_use]
     pub fn with(&self, learned: &Learned) -> Table {
         let mut table = self.forgotten();
@@ -300,7 +301,7 @@ impl Table {
                 && matches!(own.decision.rule, Rule::Local(_))
                 && subcommands.is_empty()
             {
-                // An older store does not describe subcommands.
+                // An older store does not describe subcommands, so the compiled subcommands stay.
                 subcommands = std::mem::take(&mut own.subcommands);
             }
             let entry = Entry::new(command.facts, subcommands, &table.assumed);
@@ -386,7 +387,7 @@ fn subcommands_of(name: &str) -> &'static [Facts] {
 }
 
 impl Verdict {
-    /// Whether the store is known to have this command, and its subcommand.
+    /// Whether the store is known to have this command, and the subcommand if there is one.
     #[must_use]
     pub fn is_named(&self) -> bool {
         self.facts.is_some() && !matches!(self.sub, Sub::Unknown)
@@ -436,12 +437,12 @@ pub fn read_keys<'a>(
         .then(|| Named::fixed(*arguments, first, last, step))
 }
 
-/// Returns the hash of the only key of a command (`key_hash` of the wire header). Returns 0 if it has no key
-/// or several, or if the places of its keys are unknown.
+/// Returns the hash of the only key of a command (`key_hash` of the wire header). Returns 0 if the command has no key
+/// or several keys, or if the places of its keys are unknown.
 #[must_use]
 pub fn key_hash(facts: &Facts, arguments: &Arguments<'_>) -> u64 {
     if facts.has(NEW) {
-        // A module may use other keys than those it declares.
+        // A command of a module may use other keys than those that it declares.
         let says_all = !facts.has(MODULE) && facts.keys.len() == 1;
         let mut keys = named(facts, arguments).filter(|_| says_all);
         let only = keys.as_mut().and_then(|keys| keys.next());

@@ -1,14 +1,14 @@
-//! Client-side caching (CLIENT TRACKING): which client must be told when which key changes.
+//! Client-side caching (CLIENT TRACKING): which clients must be told when a key changes.
 //!
-//! Purpose: Redis does not know which client of a front has read which key, because the pmnet server executes
-//! the clients' commands. So the front keeps the table of keys that its clients have read, as Redis does for
-//! its own clients. Redis reports every changed key to the front on one connection of the front ([`crate::store`]'s
-//! `changes`; CLIENT TRACKING in the mode BCAST). Invariants: a client's key is in the table before its value is read,
-//! and the client's reads come from Redis itself. So the report about any later change finds the key in the table. When
-//! that connection is lost, every key that clients may have cached counts as changed, and clients read nothing until
-//! there is a new connection. The table is bounded, and a key that does not fit counts as changed. A client may get a
-//! message about a key that has not changed, but misses no message about a key that has changed. Not allowed here:
-//! sockets and clocks.
+//! Purpose: Redis does not know which client of a front has read which key, because the pmnet server executes the
+//! clients' commands. So the front keeps a table of the keys that its clients have read, as Redis does for its own
+//! clients. Redis reports every changed key to the front on one connection of the front ([`crate::store`]'s `changes`;
+//! CLIENT TRACKING in the mode BCAST). Invariants: a key is in the table before the client reads its value, and the
+//! client's reads come from Redis itself. So the report about any change after the read finds the key in the table.
+//! When the connection for reports is lost, every key that clients may have cached counts as changed. Clients then read
+//! nothing until there is a new connection. The table is bounded, and a key that does not fit counts as changed. A
+//! client may get a message about a key that has not changed, but misses no message about a key that has changed. Not
+//! allowed here: sockets and clocks.
 
 mod keys;
 mod tracker;
@@ -24,16 +24,16 @@ use crate::upstream::Time;
 pub(crate) use keys::{Access, accessed_keys};
 pub(crate) use tracker::{Tracker, Wish};
 
-/// Maximum number of keys of which clients must be told, counted once for each client. The bound is that of
-/// `tracking-table-max-keys` in Redis.
+/// Maximum number of keys of which clients must be told, counted once for each client. The bound is the default of
+/// Redis's `tracking-table-max-keys`.
 const ITEMS_MAX: usize = 1_000_000;
-/// Maximum number of bytes of the names of those keys.
+/// Maximum number of bytes of the names of all keys in the table.
 const NAME_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// A message to a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
-    /// These keys have changed. The keys are an array of RESP.
+    /// The keys in this value have changed. The value is a RESP array of the keys.
     Keys(Bytes),
     /// All keys may have changed.
     All,
@@ -53,7 +53,7 @@ pub(crate) enum LinkState {
     Refused(String),
 }
 
-/// The clients that must be told of changes, and the keys of each.
+/// The clients that must be told of changes, and the keys of each client.
 #[derive(Debug, Default)]
 pub(crate) struct Tracking {
     /// Clients with CLIENT TRACKING ON, by their number.
@@ -68,7 +68,7 @@ pub(crate) struct Tracking {
     /// Messages and their receivers, oldest first. The list is emptied in each turn.
     outbox: Vec<(u64, Told)>,
     link: LinkState,
-    /// The state of the link has changed: the clients that wait for it must continue.
+    /// Whether the state of the link has changed, so that clients which wait for it must continue.
     news: bool,
     /// The latest time until which a client waits for the link.
     wanted_until: Time,
@@ -104,7 +104,7 @@ impl Tracking {
         self.clients.get_mut(&id)
     }
 
-    /// Begins tracking for a client (CLIENT TRACKING ON).
+    /// Begins tracking for a client that sends CLIENT TRACKING ON.
     ///
     /// # Errors
     /// Redis's error, if the options contradict each other, or contradict the client's present options.
@@ -124,8 +124,8 @@ impl Tracking {
         self.broadcasts -= usize::from(before);
     }
 
-    /// Ends tracking for a client (CLIENT TRACKING OFF). As in Redis, its keys stay in the table until they
-    /// change, and no client is told then.
+    /// Ends tracking for a client that sends CLIENT TRACKING OFF. As in Redis, the client's keys stay in the table
+    /// until they change, and the client is not told then.
     pub(crate) fn end(&mut self, id: u64) {
         self.end_broadcast(id);
         self.clients.remove(&id);
@@ -140,7 +140,7 @@ impl Tracking {
         self.name_bytes = 0;
     }
 
-    /// Registers a key that the client is about to read, so that it is told of the key's next change.
+    /// Registers a key that the client is about to read, so that the client is told of the key's next change.
     pub(crate) fn register(&mut self, id: u64, key: &[u8]) {
         if let Some(ids) = self.keys.get_mut(key) {
             self.items += usize::from(ids.insert(id));
@@ -193,8 +193,7 @@ impl Tracking {
             self.name_bytes -= key.len();
             let told = Told::Keys(array(&[key]));
             for id in ids {
-                // If a client has changed to the mode BCAST in the meantime, its prefixes decide what the client is
-                // told.
+                // A client that has changed to the mode BCAST in the meantime is told according to its prefixes alone.
                 let listens = |tracker: &Tracker| !tracker.broadcasts();
                 if self.clients.get(&id).is_some_and(listens) {
                     self.outbox.push((id, told.clone()));
@@ -236,15 +235,15 @@ impl Tracking {
         &self.link
     }
 
-    /// Notes the state of the link. If the link was up and is no longer, keys that clients have cached may change
-    /// without a report.
+    /// Notes the state of the link. If the link was up before and is not up now, keys that clients have cached may
+    /// change without a report.
     pub(crate) fn set_link(&mut self, state: LinkState) {
         if self.link == state {
             return;
         }
         if self.link == LinkState::Up {
             self.all_changed();
-            // Without the link, no fence will be passed, so no client must wait for one.
+            // Without the link no fence will be passed, so no client must wait for a fence.
             self.fences.1 = self.fences.0;
         }
         self.link = state;

@@ -1,9 +1,9 @@
 //! The front's interface to the network: one client endpoint with many sessions.
 //!
-//! Purpose: separates the RESP front from the pmnet client endpoint, so that tests can connect the front
-//! directly to a store. The front submits calls and collects their outcomes. The endpoint sends the calls,
-//! repeats them and ends them at their deadlines (`docs/spec/protocol.md` §3). An implementation must not
-//! block, because it runs in the front's event loop.
+//! Purpose: separates the RESP front from the pmnet client endpoint, so that tests can connect the front directly to a
+//! store. The front submits calls and collects their outcomes. The endpoint sends the calls, sends them again if
+//! needed, and ends them at their deadlines (`docs/spec/protocol.md` §3). An implementation must not block, because it
+//! runs in the front's event loop.
 
 use bytes::Bytes;
 pub use pmnet_client::{
@@ -12,7 +12,7 @@ pub use pmnet_client::{
 };
 use pmnet_wire::FrontId;
 
-/// Counts of events of the endpoint so far.
+/// Numbers of events of the endpoint since the start of the front.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UpstreamCounters {
     /// Events of the client machine.
@@ -31,8 +31,8 @@ pub type Time = u64;
 pub enum Submit {
     /// The call is acknowledged when it is durable ([`Outcome::Committed`]).
     Update,
-    /// The store answers the call ([`Outcome::Reply`]). A call that may change state is executed exactly once, a
-    /// `read_only` call perhaps several times.
+    /// The store answers the call ([`Outcome::Reply`]). A call that may change state is executed exactly once. A
+    /// `read_only` call may be executed several times.
     Bypass {
         /// The call changes nothing.
         read_only: bool,
@@ -42,9 +42,9 @@ pub enum Submit {
 /// A call to be submitted.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
-    /// Preamble and commands.
+    /// The payload: preamble and commands.
     pub payload: &'a Bytes,
-    /// Hash of the only key that the call is about; 0 if there is no such key.
+    /// Hash of the call's only key; 0 if the call has no key or several keys.
     pub key_hash: u64,
     /// The way in which the call is carried out.
     pub how: Submit,
@@ -72,15 +72,15 @@ pub struct Seen {
     pub peer: String,
     /// Number of copies that the last acknowledgement named; 0 before the first acknowledgement.
     pub copies: u8,
-    /// Since when calls have been outstanding without any answer.
+    /// The time since which calls have been outstanding without any answer.
     pub unanswered_since: Option<Time>,
 }
 
-/// The operations of the endpoint that a client needs. A call is sent at the next [`Upstream::flush`], not
-/// earlier. Calls of one session take effect in the order in which they were submitted. The endpoint holds a
-/// call after a state-changing bypass back until that bypass has its reply.
+/// The operations of the endpoint that a client of the front needs. A call is sent at the next [`Upstream::flush`], not
+/// earlier. Calls of one session take effect in the order in which they were submitted. If a call follows a bypass that
+/// changes state, the endpoint holds the call back until that bypass has its reply.
 pub trait Calls {
-    /// Opens a session. Calls may be submitted at once.
+    /// Opens a session. Calls may be submitted in it at once.
     ///
     /// # Errors
     /// [`Refused::Sessions`] if no further session is possible.
@@ -98,9 +98,9 @@ pub trait Calls {
     ) -> Result<CallId, Refused>;
 
     /// Asks the head how fresh the store must be for the keys with these hashes (`docs/spec/reads.md` §2). If there are
-    /// no hashes, or more than the head accepts, the question is about all keys. `replicas`: the answer may also say
-    /// how fresh a replica of the store must be (§11). The call ends as [`Event::Read`]. All calls that the caller has
-    /// sent must have been committed or answered.
+    /// no hashes, or more than the head accepts, the question is about all keys. `replicas`: whether the answer should
+    /// also say how fresh a replica of the store must be (§11). The call ends with [`Event::Read`]. All earlier calls
+    /// of the caller must have been committed or answered.
     ///
     /// # Errors
     /// [`Refused`]: nothing was sent.
@@ -120,8 +120,8 @@ pub trait Calls {
 
 /// The client endpoint.
 pub trait Upstream: Calls {
-    /// Opens a *mark*. A mark is a session. While the mark is open, the head knows that a command which passes no
-    /// device may change the store (`docs/spec/reads.md` §5). The mark counts from [`Event::Marked`] on.
+    /// Opens a *mark*, which is a session. While the mark is open, the head knows that a command which passes no device
+    /// may change the store (`docs/spec/reads.md` §5). The mark counts only from [`Event::Marked`] on.
     ///
     /// # Errors
     /// [`Refused::Sessions`] if no further session is possible.
@@ -151,10 +151,10 @@ pub trait Upstream: Calls {
     /// Reads from the socket a bounded number of datagrams. Returns whether more may be waiting.
     fn receive(&mut self, now: Time) -> bool;
 
-    /// Handles timers that are due, and sends all packets that are ready, in as few system calls as possible.
+    /// Handles timers that are due, and sends all packets that are ready with as few system calls as possible.
     fn flush(&mut self, now: Time);
 
-    /// Returns the time when `flush` must be called again although nothing arrives; `None`: not needed.
+    /// Returns the time when `flush` must be called even if nothing arrives; `None`: no such time.
     fn next_timeout(&self) -> Option<Time>;
 
     /// Returns the addresses that the endpoint sends to, as text for the log.
@@ -165,7 +165,7 @@ pub trait Upstream: Calls {
         None
     }
 
-    /// Returns the events of the endpoint so far.
+    /// Returns the numbers of the endpoint's events since the start of the front.
     fn counters(&self) -> UpstreamCounters {
         UpstreamCounters::default()
     }

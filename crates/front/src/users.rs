@@ -1,14 +1,14 @@
-//! Access and rights: the front's clients log in as Redis's users, or all with one password, or need no
-//! login.
+//! Access and rights: the front's clients log in as Redis's users, or all clients log in with one password, or no
+//! client needs a login.
 //!
-//! Purpose: no client may do through pmnet what Redis would refuse to the client. Redis itself checks the password
+//! Purpose: through pmnet no client may do what Redis would refuse to this client. Redis itself checks the password
 //! ([`crate::store`]'s `rights`), lists its users and their rules twice a second, and answers whether a user may run a
 //! command (`ACL DRYRUN`). [`Users`] keeps each permission until the next list arrives, even if that list is equal to
 //! the list before. A refusal is never kept. Between two lists the front asks nothing about a user that may do
-//! everything. About any other user it asks once for each command with its keys. If the user's rules do not depend on
-//! keys and channels, most commands are asked about by name alone. Invariants: nothing is allowed that Redis has not
-//! allowed under the present rules, as far as the front knows them. All tables are bounded. A password appears in no
-//! log and no error. Not allowed here: sockets and clocks.
+//! everything. About any other user, the front asks once for each combination of a command and its keys. If the rights
+//! of a user do not depend on keys and channels, the front asks about most commands by name alone. Invariants: nothing
+//! is allowed that Redis has not allowed under the present rules, as far as the front knows them. All tables are
+//! bounded. A password appears in no log and no error. Not allowed here: sockets and clocks.
 
 mod access;
 mod failures;

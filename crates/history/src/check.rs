@@ -1,4 +1,4 @@
-//! Checks a history: splits it by key, and gives a verdict for each key under the key's model.
+//! Checks a history: splits it by key, and gives a verdict on each key by the model of the key.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ use crate::{counter, lock, prefix, register};
 /// Bounds of a check.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of configurations that the search for one key may remember. Above this the key is undecided. The bound
-    /// also limits the time of the search: a gigabyte takes several seconds.
+    /// Maximum number of bytes of the configurations that the search for one key may remember. If the search needs more
+    /// bytes, the key is undecided. The bound also limits the time of the search: a gigabyte takes several seconds.
     pub bytes_max: u64,
 }
 
@@ -59,7 +59,7 @@ impl Model {
             }
             found = Some(model);
         }
-        // The key was only read: every read must find no value.
+        // The key was only read. Every read must have found no value.
         Some(found.unwrap_or(Model::Register))
     }
 
@@ -78,14 +78,15 @@ impl Model {
 /// The verdict on one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// There is an order of the operations that explains every reply.
+    /// An order of the operations explains every reply.
     Linearizable,
-    /// There is no such order.
+    /// No order of the operations explains every reply.
     NotLinearizable {
-        /// The first reply, by time of return, that no order explains.
+        /// The first reply, by the time of its return, that no order explains.
         offender: Operation,
-        /// Operations that contradict each other, the offending one included, by time of call. They are as
-        /// few as could be found. For a counter, they are the neighbours of the offending one by value.
+        /// Operations that contradict each other, by the time of their calls. The list includes the offending
+        /// operation. The checker has left out as many operations as it could. For a counter, these are the offending
+        /// operation and its neighbours by value.
         window: Vec<Operation>,
     },
     /// The key could not be decided, for this reason.
@@ -112,7 +113,7 @@ pub struct KeyReport {
 pub struct Report {
     /// The results for all keys, ordered by key.
     pub keys: Vec<KeyReport>,
-    /// Time of the first call of the history. Times in texts count from it.
+    /// Time of the first call of the history. Texts give times relative to this time.
     pub origin: u64,
 }
 
@@ -152,7 +153,7 @@ impl Report {
     }
 }
 
-/// Checks a history, key by key. All keys are assumed to be absent at its start.
+/// Checks a history, each key separately. At the start of the history, no key is assumed to exist.
 #[must_use]
 pub fn check(history: &[Operation], limits: &Limits) -> Report {
     let mut keys: BTreeMap<&str, Vec<Operation>> = BTreeMap::new();

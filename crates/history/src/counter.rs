@@ -1,7 +1,7 @@
 //! A counter: INCR and GET.
 //!
-//! All increments of unknown outcome are alike, and none of them must have taken effect by a certain time. So they may
-//! be taken in the order of their calls. For n such increments, n + 1 sets are tried, not 2^n.
+//! All increments of unknown outcome are alike, and none of them must have taken effect at a given time. So the search
+//! may take them in the order of their calls. For n such increments, the search tries n + 1 sets, not 2^n.
 
 use crate::operation::{Action, Operation};
 use crate::search::{Call, Sequential};
@@ -10,7 +10,7 @@ use crate::search::{Call, Sequential};
 pub(crate) enum Step {
     /// An increment that returned this value.
     Incr(i64),
-    /// An increment of unknown outcome, with its number among these.
+    /// An increment of unknown outcome, with its number among the increments of unknown outcome.
     Unknown(usize),
     Get(i64),
 }
@@ -18,7 +18,7 @@ pub(crate) enum Step {
 pub(crate) struct Counter;
 
 impl Sequential for Counter {
-    /// The counter's value, and the number of unknown increments that it includes.
+    /// The counter's value, and the number of increments of unknown outcome that it includes.
     type State = (i64, usize);
     type Step = Step;
 
@@ -56,7 +56,7 @@ pub(crate) fn calls(operations: &[Operation]) -> Vec<Call<Step>> {
                 Err(_) => continue,
             },
             (Action::Get(None), Some(_)) => Step::Get(0),
-            // A text that is no positive number in its usual form can never be the value.
+            // The value can never be this text, because it is not a positive number in the usual form.
             (Action::Get(Some(text)), Some(_)) => Step::Get(
                 text.parse()
                     .ok()

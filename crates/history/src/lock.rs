@@ -1,4 +1,4 @@
-//! A lock: taken with SET NX under a token, released by a client that knows the token, read with GET.
+//! A lock. A lock is taken with SET NX under a token, released by a client that knows the token, and read with GET.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,9 @@ type Token = usize;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
-    /// An attempt to take the lock: its token, and whether it took the lock; `None`: unknown.
+    /// An attempt to take the lock: its token, and whether the attempt took the lock; `None`: unknown.
     Lock(Token, Option<bool>),
-    /// A release: its token, and whether it freed the lock; `None`: unknown.
+    /// A release: its token, and whether the release freed the lock; `None`: unknown.
     Release(Token, Option<bool>),
     Get(Token),
 }

@@ -6,24 +6,24 @@ use crate::record::{Op, Outcome, Record};
 /// `None`), the reply in this value is ignored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Writes a register.
+    /// Writes this value to a register.
     Set(String),
-    /// Reads the key; `None`: it does not exist.
+    /// Reads the key. The value is what the read found; `None`: the key did not exist.
     Get(Option<String>),
-    /// Adds one to a counter. The new value; 0 if it is unknown.
+    /// Adds one to a counter. The value is the counter's new value; 0 if it is unknown.
     Incr(i64),
     /// Takes a lock under a token.
     Lock {
-        /// Name of the attempt.
+        /// The token, which names this attempt.
         token: String,
-        /// The lock was free, and is now held under this token.
+        /// Whether the lock was free, and is now held under this token.
         taken: bool,
     },
     /// Frees a lock if it is held under this token.
     Release {
-        /// Name of the attempt that may have taken it.
+        /// The token of the attempt that may have taken the lock.
         token: String,
-        /// The lock was held under this token, and is now free.
+        /// Whether the lock was held under this token, and is now free.
         released: bool,
     },
 }
@@ -31,7 +31,7 @@ pub enum Action {
 /// One operation on one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// Number of the client, for texts only.
+    /// Number of the client, which only texts show.
     pub client: u64,
     /// The key.
     pub key: String,
@@ -39,8 +39,8 @@ pub struct Operation {
     pub action: Action,
     /// Time of the call, in ticks of the history's clock (ns).
     pub invoked: u64,
-    /// Time of the return. `None`: the operation never returned, or its answer did not say whether it took
-    /// effect. Then it may take effect at any time after its call, or never.
+    /// Time of the return. `None`: the operation never returned, or its reply did not say whether it took effect. Such
+    /// an operation may take effect at any time after its call, or never.
     pub returned: Option<u64>,
 }
 
@@ -63,7 +63,7 @@ impl Operation {
 /// Why records cannot be turned into operations of the models.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OperationError {
-    /// No model has this operation.
+    /// None of the models has this operation.
     #[error(
         "{op:?} of {key:?}: only set, get, incr, setnx and release can be checked for linearizability"
     )]
@@ -73,14 +73,14 @@ pub enum OperationError {
         /// The operation's key.
         key: String,
     },
-    /// The operation cannot have this answer.
+    /// This operation cannot have this reply.
     #[error("{op:?} of {key:?} was answered with {reply:?}, which it cannot be")]
     Reply {
         /// The operation.
         op: Op,
         /// The operation's key.
         key: String,
-        /// The answer.
+        /// The reply.
         reply: Option<String>,
     },
     /// The operation returned before it was called.
@@ -97,7 +97,7 @@ pub enum OperationError {
 /// unknown outcome never return.
 ///
 /// # Errors
-/// [`OperationError`] if a record is no operation of the models.
+/// [`OperationError`] if a record is not an operation of a model.
 pub fn operations(records: &[Record]) -> Result<Vec<Operation>, OperationError> {
     records
         .iter()

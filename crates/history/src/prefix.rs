@@ -1,10 +1,10 @@
-//! A short proof that a key is not linearizable.
+//! A short proof that the history of a key is not linearizable.
 //!
-//! A well-chosen part of a linearizable history is linearizable, too. One such part is a beginning; another
-//! is the whole history without some operations that changed nothing. For a register, it is the history
-//! without all operations on some value, if each value is written once. For a lock, it is the history without
-//! all operations on some token, if no attempt was refused. So if such a part is not linearizable, the part
-//! alone is a proof.
+//! Certain parts of a linearizable history are linearizable, too. One such part is the beginning of the history.
+//! Another is the history without some operations that changed nothing. For a register on which each value is written
+//! once, another is the history without all operations on some value. For a lock, if no attempt was refused, another is
+//! the history without all operations on some token. So if such a part is not linearizable, this part alone proves that
+//! the history is not.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,11 +13,11 @@ use crate::operation::{Action, Operation};
 use crate::register;
 use crate::search::Decision;
 
-/// Most searches spent on making one proof shorter.
+/// Maximum number of searches that are spent on making one proof shorter.
 const SEARCHES_MAX: usize = 2_000;
-/// Neighbours by value that are shown for a counter, on each side.
+/// Number of neighbours by value that are shown for a counter on each side.
 const NEIGHBOURS: i64 = 2;
-/// Increments of unknown outcome that are shown for a counter.
+/// Maximum number of increments of unknown outcome that are shown for a counter.
 const UNKNOWN_MAX: usize = 6;
 
 /// Explains operations on one key that are known not to be linearizable.
@@ -29,7 +29,7 @@ pub(crate) fn explain(model: Model, operations: &[Operation], limits: &Limits) -
         searches += 1;
         searches <= SEARCHES_MAX && model.decide(part, limits) == Decision::NotLinearizable
     };
-    // The last operations must stay: their replies showed that they changed nothing.
+    // The operations that returned last must stay, because only their replies show that they changed nothing.
     let reads = |operations: &[Operation]| single_reads(operations, end);
     window = without(window, reads, &mut is_bad);
     if match model {
@@ -51,24 +51,24 @@ pub(crate) fn explain(model: Model, operations: &[Operation], limits: &Limits) -
     Verdict::NotLinearizable { offender, window }
 }
 
-/// Returns the time of the first return at which the history is no longer linearizable.
+/// Returns the time of the first return after which the history so far is no longer linearizable.
 fn first_bad_return(model: Model, operations: &[Operation], limits: &Limits) -> u64 {
     let mut returns: Vec<u64> = operations
         .iter()
         .filter_map(|operation| operation.returned)
         .collect();
     returns.sort_unstable();
-    // The history is not linearizable at the last return. Without returns every history is linearizable, so
-    // there is at least one return.
+    // After the last return the history is not linearizable. A history without any return is linearizable, so there is
+    // at least one return.
     let bad = returns.partition_point(|at| {
         model.decide(&beginning(operations, *at), limits) != Decision::NotLinearizable
     });
     returns[bad.min(returns.len() - 1)]
 }
 
-/// Returns the operation that returned at `end`. Before `end` the history was linearizable, so the proof
-/// needs this operation. If several operations returned at `end`, it is the one without which the history
-/// would be linearizable.
+/// Returns the operation that returned at `end`. Before `end` the history so far was linearizable, so the proof needs
+/// this operation. If several operations returned at `end`, returns the operation without which the history would be
+/// linearizable.
 fn offender(model: Model, window: &[Operation], end: u64, limits: &Limits) -> Operation {
     let mut candidates: Vec<&Operation> = window
         .iter()
@@ -92,7 +92,7 @@ fn offender(model: Model, window: &[Operation], end: u64, limits: &Limits) -> Op
         .expect("a beginning is bad only with its last return")
 }
 
-/// Returns the part of the history that was known at `end`.
+/// Returns the part of the history that had happened at `end`.
 fn beginning(operations: &[Operation], end: u64) -> Vec<Operation> {
     operations
         .iter()
@@ -104,7 +104,8 @@ fn beginning(operations: &[Operation], end: u64) -> Vec<Operation> {
         .collect()
 }
 
-/// Leaves out as many of the groups as possible: first halves of them, at last single ones.
+/// Leaves out as many of the groups as possible. The function first tries to leave out many groups together, and at
+/// last single groups.
 fn without(
     operations: Vec<Operation>,
     groups: impl Fn(&[Operation]) -> Vec<Vec<usize>>,
@@ -165,8 +166,8 @@ fn is_refused_lock(operation: &Operation) -> bool {
     operation.returned.is_some() && matches!(operation.action, Action::Lock { taken: false, .. })
 }
 
-/// No operation of a counter's history may be left out of a proof. Shows only the neighbours of the offending
-/// one by value, and some of unknown outcome.
+/// For a counter, no operation may be left out of a proof. So only the offending operation's neighbours by value are
+/// shown, and some operations of unknown outcome.
 fn neighbours(operations: Vec<Operation>, offender: &Operation) -> Vec<Operation> {
     let Some(place) = value(offender) else {
         return operations;
@@ -174,7 +175,7 @@ fn neighbours(operations: Vec<Operation>, offender: &Operation) -> Vec<Operation
     let mut unknown = 0;
     operations
         .into_iter()
-        // Of the operations of unknown outcome, the latest calls are shown.
+        // Of the operations of unknown outcome, those with the latest calls are shown.
         .rev()
         .filter(|operation| match value(operation) {
             Some(value) => value.abs_diff(place) <= NEIGHBOURS.unsigned_abs(),

@@ -1,7 +1,7 @@
-//! The format of histories: JSON lines.
+//! The format in which histories are stored: JSON lines.
 //!
-//! The file has one object a line. An object is written when its operation ends, so the objects are ordered
-//! by return time:
+//! A file has one JSON object on each line. An object is written when its operation ends, so the objects are ordered by
+//! return time:
 //!
 //! | field | meaning |
 //! |---|---|
@@ -25,40 +25,40 @@ pub const LINE_BYTES_MAX: u64 = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Op {
-    /// `SET key value`
+    /// The command `SET key value`.
     Set,
-    /// `GET key`
+    /// The command `GET key`.
     Get,
-    /// `INCR key`
+    /// The command `INCR key`.
     Incr,
-    /// `SET key value NX`: takes a lock with this token.
+    /// The command `SET key value NX`, which takes a lock with this token.
     Setnx,
-    /// Deletes the key if it still holds this token: releases a lock. The reply is 1 or 0.
+    /// Deletes the key if its value is still this token: releases a lock. The reply is 1 or 0.
     Release,
-    /// `LPUSH key value`
+    /// The command `LPUSH key value`.
     Lpush,
-    /// `RPUSH key value`
+    /// The command `RPUSH key value`.
     Rpush,
-    /// `MSET`
+    /// The command `MSET`.
     Mset,
-    /// `PING`
+    /// The command `PING`.
     Ping,
 }
 
-/// How an operation ended (`docs/spec/protocol.md` §3).
+/// How an operation has ended (`docs/spec/protocol.md` §3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// Acknowledged.
+    /// The operation was acknowledged.
     Ok,
-    /// Refused: the operation did not happen and will not.
+    /// The operation was refused: it has not happened and will never happen.
     Failed,
-    /// The operation may or may not have happened, at most once.
+    /// It is unknown whether the operation has happened. If it has happened, it has happened once.
     Unknown,
 }
 
-/// One operation of a history. `O` is the writer's set of operations; their names must be among those of
-/// [`Op`].
+/// One operation of a history. `O` is the type of operations that the writer of the history uses. The names of its
+/// operations must be names of [`Op`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record<O = Op> {
     /// Number of the logical client.
@@ -73,9 +73,10 @@ pub struct Record<O = Op> {
     /// The reply as text.
     #[serde(default)]
     pub reply: Option<String>,
-    /// Time at which the operation was sent, or was due in open loop (ns, `CLOCK_MONOTONIC`).
+    /// Time at which the operation was sent (ns, `CLOCK_MONOTONIC`). In open loop: the time at which the operation was
+    /// due.
     pub invoke_ns: u64,
-    /// Time at which the outcome was known (ns, `CLOCK_MONOTONIC`).
+    /// Time at which the outcome became known (ns, `CLOCK_MONOTONIC`).
     pub return_ns: u64,
     /// The outcome.
     pub outcome: Outcome,
@@ -84,10 +85,10 @@ pub struct Record<O = Op> {
 /// Why a history cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// An error of the source.
+    /// The source could not be read.
     #[error("cannot read the history: {0}")]
     Io(#[from] std::io::Error),
-    /// A line is no record in the documented format.
+    /// The line with this number is not a record in the documented format.
     #[error("line {0} of the history is not a record: {1}")]
     Line(u64, String),
 }

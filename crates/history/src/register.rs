@@ -1,8 +1,8 @@
 //! A register: SET and GET.
 //!
-//! If every SET writes a different value, as in a good test, most unknown outcomes can be resolved. A SET
-//! whose value was read took effect before that read returned. A SET whose value was never read may be left
-//! out, because no reply depends on it. So long histories with many unknown outcomes are easy to check.
+//! If every SET writes a different value, as in a good test, the checker can resolve most unknown outcomes. If the
+//! value of a SET was read, the SET took effect before this read returned. If the value of a SET was never read, the
+//! SET may be left out, because no reply depends on it. So long histories with many unknown outcomes are easy to check.
 
 use std::collections::BTreeMap;
 
@@ -48,7 +48,7 @@ pub(crate) fn is_unique(operations: &[Operation]) -> bool {
 /// Returns the operations on one key as steps of the model.
 pub(crate) fn calls(operations: &[Operation]) -> Vec<Call<Step>> {
     let unique = is_unique(operations);
-    // Time at which the first read of each value returned.
+    // For each value, the time at which the first read of this value returned.
     let mut read: BTreeMap<&str, u64> = BTreeMap::new();
     for operation in operations {
         if let (Action::Get(Some(value)), Some(at)) = (&operation.action, operation.returned) {

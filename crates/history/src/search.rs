@@ -1,12 +1,12 @@
-//! The search, by `todc-utils`, with two additions: a bound, and operations that never return.
+//! The search of `todc-utils`, with two additions: a bound, and operations that never return.
 //!
-//! *Operations that never return* get a return after all other operations. One more operation, the end, is placed
-//! before these returns. From the end on, each of these operations may count as without effect. Before the end they are
-//! tried only if they change the state; otherwise they might as well come last. Trying these operations less often
-//! changes no verdict, and saves most of the search.
+//! *Operations that never return* get a return after the returns of all other operations. Before these returns there is
+//! one more operation, the end. After the end, each operation that never returned may count as having no effect. Before
+//! the end, the search tries such an operation only if it changes the state. An operation that does not change the
+//! state can as well come last. Leaving these cases out changes no verdict, and saves most of the search.
 //!
-//! *The bound* limits the bytes of remembered configurations. When it is used up every step is refused. Then
-//! the library ends quickly, with an answer that is ignored.
+//! *The bound* limits the number of bytes of remembered configurations. When the bound is reached, the search refuses
+//! every further step. The library then ends quickly, with an answer that is ignored.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use std::marker::PhantomData;
 use todc_utils::linearizability::history::{Action, History};
 use todc_utils::{Specification, WGLChecker};
 
-/// Approximate bytes of a remembered configuration besides its bitmap.
+/// Approximate number of bytes of a remembered configuration besides its bitmap.
 const CONFIGURATION_BYTES: u64 = 96;
 
 /// A sequential specification of an object.
@@ -39,7 +39,7 @@ pub(crate) trait Sequential {
 pub(crate) struct Call<T> {
     pub step: T,
     pub invoked: u64,
-    /// Time of the return. `None`: the step takes effect at some later time, or never.
+    /// Time of the return. `None`: the step takes effect at any time after its call, or never.
     pub returned: Option<u64>,
 }
 
@@ -52,7 +52,7 @@ pub(crate) enum Decision {
     Undecided,
 }
 
-/// Searches an order of `calls` that explains their replies, and remembers at most `bytes_max` bytes.
+/// Searches for an order of `calls` that explains their replies. Remembers at most `bytes_max` bytes.
 pub(crate) fn decide<S: Sequential>(calls: &[Call<S::Step>], bytes_max: u64) -> Decision {
     if calls.is_empty() {
         return Decision::Linearizable;
@@ -69,8 +69,8 @@ pub(crate) fn decide<S: Sequential>(calls: &[Call<S::Step>], bytes_max: u64) -> 
     }
 }
 
-/// Returns calls and returns in order of time. At equal times calls come first: an operation that begins at
-/// the moment at which another one ends counts as concurrent with it.
+/// Returns calls and returns in the order of time. At equal times calls come before returns: an operation that begins
+/// when another operation ends counts as concurrent with it.
 fn actions<T: Clone>(calls: &[Call<T>]) -> Vec<(usize, Action<Event<T>>)> {
     let mut order = BTreeMap::new();
     let (mut last, mut never) = (Vec::new(), Vec::new());
@@ -99,9 +99,9 @@ fn actions<T: Clone>(calls: &[Call<T>]) -> Vec<(usize, Action<Event<T>>)> {
 }
 
 thread_local! {
-    /// Bytes that the search of this thread may still remember.
+    /// Number of bytes that the search of this thread may still remember.
     static LEFT: Cell<u64> = const { Cell::new(0) };
-    /// Bytes of one configuration.
+    /// Number of bytes of one configuration.
     static STEP: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -112,11 +112,11 @@ enum Event<T> {
     End,
 }
 
-/// An object with the bound and the end.
+/// An object to which the bound and the end were added.
 struct Bounded<S>(PhantomData<S>);
 
 impl<S: Sequential> Specification for Bounded<S> {
-    /// `None`: after the end.
+    /// State of the object; `None`: after the end.
     type State = Option<S::State>;
     type Operation = Event<S::Step>;
 
@@ -133,7 +133,8 @@ impl<S: Sequential> Specification for Bounded<S> {
                 S::apply(step, state).filter(|next| next != state).map(Some)
             }
         };
-        // Refused steps do not count: between two accepted steps there are at most as many as calls.
+        // Refused steps need no bound of their own: between two accepted steps there are at most as many as there are
+        // calls.
         let left = LEFT.get();
         if next.is_some() {
             LEFT.set(left.saturating_sub(STEP.get()));

@@ -7,7 +7,7 @@ use crate::operation::{Action, Operation};
 
 /// Longest value that is shown, in characters.
 const VALUE_CHARACTERS_MAX: usize = 40;
-/// Most operations of a window that are shown.
+/// Maximum number of operations of a window that are shown.
 const WINDOW_MAX: usize = 24;
 
 /// Returns one operation as text, with times in milliseconds from `origin` (ns).
@@ -60,7 +60,7 @@ fn milliseconds(at: u64, origin: u64) -> String {
 }
 
 impl fmt::Display for Report {
-    /// Writes the faults of each key, then one line with the sums.
+    /// Writes the faults of each key, and then one line with the sums.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for key in &self.keys {
             write_key(f, key, self.origin)?;

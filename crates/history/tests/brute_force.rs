@@ -1,5 +1,5 @@
-//! Compares the checker with a search through every order, on small histories of all kinds. Also checks long
-//! histories that are linearizable by construction.
+//! Compares the checker with a search through every order, on small histories of all kinds. Also checks long histories
+//! that are made so that they are linearizable.
 
 mod common;
 
@@ -9,10 +9,10 @@ use common::{never, operation};
 use pmnet_history::{Action, Limits, Operation, Verdict, check};
 use proptest::prelude::*;
 
-/// State of any of the models: the value of the key.
+/// The state in each of the models: the value of the key.
 type State = Option<String>;
 
-/// Returns the state after an operation; `None` if its reply is impossible.
+/// Returns the state after an operation; `None` if the operation's reply is impossible in this state.
 fn apply(operation: &Operation, state: &State) -> Option<State> {
     let known = operation.returned.is_some();
     let text = state.clone();
@@ -34,7 +34,7 @@ fn apply(operation: &Operation, state: &State) -> Option<State> {
     }
 }
 
-/// Tries every order. An operation without a return may be left out.
+/// Tries every order of the operations. An operation without a return may be left out.
 fn brute_force(left: &[Operation], state: &State) -> bool {
     if left.iter().all(|operation| operation.returned.is_none()) {
         return true;
@@ -43,7 +43,7 @@ fn brute_force(left: &[Operation], state: &State) -> bool {
     (0..left.len()).any(|index| {
         let mut rest = left.to_vec();
         let next = rest.remove(index);
-        // No other operation may have returned before this one was called.
+        // No other operation may have returned before this operation was called.
         first_return.is_none_or(|at| at >= next.invoked)
             && apply(&next, state).is_some_and(|state| brute_force(&rest, &state))
     })
@@ -108,7 +108,7 @@ fn agree(history: &[Operation]) -> Result<(), TestCaseError> {
     );
     if let Verdict::NotLinearizable { window, offender } = &report.keys[0].verdict {
         prop_assert!(window.contains(offender), "{:?}", window);
-        // The window alone is a proof, except for counters, which show neighbours only.
+        // The window alone must be a proof, except for counters, whose windows show only neighbours.
         let counts = history
             .iter()
             .any(|operation| matches!(operation.action, Action::Incr(_)));
@@ -141,11 +141,11 @@ proptest! {
     }
 }
 
-/// Makes a history of `count` operations by `clients` on `keys`. Each takes effect at a moment between call
-/// and return. One in `lost` operations has no answer, and every second one of these has no effect.
+/// Makes a history of `count` operations by `clients` on `keys`. Each operation takes effect at a moment between its
+/// call and its return. One in `lost` operations has no reply. Every second of these operations has no effect.
 fn made(count: usize, clients: u64, keys: usize, lost: usize, seed: u64) -> Vec<Operation> {
     let mut random = fastrand::Rng::with_seed(seed);
-    // The moment of each effect, and the operation.
+    // Each entry: the moment of an effect, and the operation.
     let mut plan = Vec::new();
     let mut clock = vec![0_u64; usize::try_from(clients).unwrap()];
     for number in 0..count {
@@ -202,7 +202,7 @@ fn long_histories_that_are_linearizable() {
     }
 }
 
-/// Checks ten thousand operations, with a wrong reply in the middle if `wrong`.
+/// Checks ten thousand operations. With `wrong`, one reply in the middle is wrong.
 fn ten_thousand(keys: usize, seed: u64, wrong: bool) {
     let mut history = made(10_000, 8, keys, 200, seed);
     if wrong {
@@ -258,7 +258,7 @@ fn one_wrong_reply_in_a_long_history_is_found() {
             _ => continue,
         }
         let report = check(&history, &Limits::default());
-        // In a rare case the changed history may be linearizable after all. No other key may be named.
+        // In rare cases the changed history is linearizable nevertheless. The report must not name another key.
         for key_report in &report.keys {
             if key_report.key != key {
                 assert_eq!(key_report.verdict, Verdict::Linearizable);

@@ -13,7 +13,7 @@ fn is_linearizable(history: &[Operation]) -> bool {
     report.is_linearizable()
 }
 
-/// Returns the window of the only key that is not linearizable, one line for each operation, without times.
+/// Returns the window of the only key that is not linearizable. Each operation is one line without times.
 fn window(history: &[Operation]) -> Vec<String> {
     let report = check(history, &Limits::default());
     assert_eq!(report.not_linearizable(), 1, "{report}");
@@ -45,20 +45,20 @@ fn nothing_at_all() {
 
 #[test]
 fn good_registers() {
-    // Operations one after the other.
+    // Operations that follow one another are linearizable.
     assert!(is_linearizable(&[
         get(1, 0, 1, None),
         set(1, 2, 3, "a"),
         get(1, 4, 5, Some("a")),
     ]));
-    // Reads during a write see the old value, then the new one.
+    // Reads during a write may see the old value, and then the new value.
     assert!(is_linearizable(&[
         set(1, 0, 10, "a"),
         set(1, 11, 30, "b"),
         get(2, 12, 14, Some("a")),
         get(3, 15, 16, Some("b")),
     ]));
-    // Concurrent writes may be in either order.
+    // Concurrent writes may take effect in either order.
     for last in ["a", "b"] {
         assert!(is_linearizable(&[
             set(1, 0, 10, "a"),
@@ -66,7 +66,7 @@ fn good_registers() {
             get(3, 11, 12, Some(last)),
         ]));
     }
-    // A write of unknown outcome is seen late, or never.
+    // A read may see a write of unknown outcome late, or never.
     for seen in ["a", "b"] {
         assert!(is_linearizable(&[
             set(1, 0, 1, "a"),
@@ -75,7 +75,7 @@ fn good_registers() {
             get(3, 100, 101, Some(seen)),
         ]));
     }
-    // Other keys have no influence.
+    // Operations on other keys have no influence.
     let mut other = get(9, 2, 3, None);
     other.key = "another".into();
     assert!(is_linearizable(&[set(1, 0, 1, "a"), other]));
@@ -103,7 +103,7 @@ fn a_lost_write() {
 
 #[test]
 fn a_stale_read_while_a_write_is_under_way() {
-    // The second read began after the first one had seen the new value.
+    // The second read began after the first read had seen the new value.
     let history = [
         set(1, 0, 1, "a"),
         set(1, 10, 50, "b"),
@@ -178,7 +178,7 @@ fn counters() {
         get(3, 5, 6, Some("1")),
         get(3, 11, 12, Some("2")),
     ]));
-    // Increments of unknown outcome fill gaps, at most as many as there are.
+    // Increments of unknown outcome fill gaps, but at most as many gaps as there are such increments.
     let gap = [
         never(incr(1, 0, 1, 0)),
         never(incr(2, 0, 1, 0)),
@@ -189,7 +189,7 @@ fn counters() {
     ];
     assert!(is_linearizable(&gap[..5]));
     assert!(!is_linearizable(&gap));
-    // But they do not fill gaps from before their calls.
+    // Increments of unknown outcome do not fill gaps that a reply has shown before their calls.
     assert!(!is_linearizable(&[
         incr(3, 0, 1, 2),
         never(incr(1, 2, 3, 0))

@@ -1,4 +1,4 @@
-//! memcached's frame of UDP requests and replies: eight bytes before the text.
+//! The header of memcached's UDP requests and replies: eight bytes before the text.
 //!
 //! ```text
 //!  0            2           4            6          8
@@ -8,11 +8,11 @@
 //!  +------------+-----------+------------+----------+------
 //! ```
 
-/// Bytes of the frame.
+/// Length of the header, in bytes.
 pub const HEADER_LEN: usize = 8;
-/// Longest datagram of a reply, as in memcached.
+/// Longest datagram of a reply in bytes, as in memcached.
 pub const DATAGRAM_BYTES_MAX: usize = 1400;
-/// Largest reply, in bytes. Any item within memcached's default limit fits.
+/// Largest reply, in bytes. Any item within memcached's default limit fits into such a reply.
 pub const REPLY_BYTES_MAX: usize = 2 << 20;
 
 /// Answer to a request in several datagrams, which memcached refuses.
@@ -25,9 +25,9 @@ pub const TOO_LONG: &[u8] = b"SERVER_ERROR the reply is too long for UDP: use TC
 pub enum Received<'a> {
     /// A complete request: its number and text.
     Whole(u16, &'a [u8]),
-    /// The first of several pieces, with the number of its request.
+    /// The first of several datagrams of one request, with the number of the request.
     Piece(u16),
-    /// No request, or a further piece.
+    /// The datagram is not a request, or is a further datagram of one.
     Nothing,
 }
 
@@ -41,7 +41,7 @@ pub fn read(datagram: &[u8]) -> Received<'_> {
     let (id, number, count) = (field(0), field(2), field(4));
     match (number, count) {
         _ if text.is_empty() => Received::Nothing,
-        // memcached does not check the number of the datagram either.
+        // memcached does not check the number of the datagram, either.
         (_, 1) => Received::Whole(id, text),
         (0, 2..) => Received::Piece(id),
         _ => Received::Nothing,

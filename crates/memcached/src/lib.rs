@@ -1,8 +1,8 @@
-//! The memcached front: it serves unmodified memcached clients by pmnet sessions.
+//! The memcached front: it serves unmodified memcached clients through pmnet sessions.
 //!
-//! Purpose: speaks memcached's text and meta protocol over TCP and UDP, and translates it into the payload
-//! language that every store executes ([`pmnet_wire::command`], [`pmnet_wire::item`]). A plain `set` is
-//! acknowledged as soon as the devices hold it. All other commands are answered by the store.
+//! Purpose: speaks memcached's text and meta protocol over TCP and UDP, and translates it into the payload language
+//! that every store executes ([`pmnet_wire::command`], [`pmnet_wire::item`]). A plain `set` is acknowledged as soon as
+//! it is durable in the devices. The store answers all other commands.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -12,9 +12,9 @@
 //! | [`stats`] | the answers to `stats` |
 //! | [`shell`] | the loop with all sockets |
 //!
-//! Invariants: only a `set` without a condition is acknowledged early. Every queue is bounded by a named
-//! constant, and a full queue stops the reading from its client. Bad input gets an error and ends at most its
-//! connection. Not known here: how calls travel; that is the task of `pmnet-client`.
+//! Invariants: only a `set` without a condition is acknowledged early. Every queue is bounded by a named constant, and
+//! a full queue stops the reading from its client. Bad input gets an error and ends at most its connection. Not known
+//! here: how calls travel. The crate `pmnet-client` knows this.
 
 pub mod connection;
 pub mod datagram;

@@ -1,17 +1,17 @@
-//! Answers to `stats`.
+//! The answers to `stats`.
 
 use crate::connection::Shared;
 use crate::request::Stats;
 
-/// The version of memcached whose protocol the front speaks. Clients parse its three numbers, and choose
+/// The version of memcached whose protocol the front speaks. Clients parse the three numbers of the version, and choose
 /// their commands by them.
 pub const VERSION: &str = "1.6.18-pmnet";
 
-/// Counts of events since the front began. A client's `stats reset` changes what `stats` shows, but not these
-/// counts, because the status port shows them, too.
+/// Numbers of events since the start of the front. A client's `stats reset` changes what `stats` shows. A reset does
+/// not change these numbers, because the status port shows them, too.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counters {
-    /// Items stored, or attempts to store one.
+    /// Commands that stored an item or tried to store one.
     pub sets: u64,
     /// `flush_all` commands.
     pub flushes: u64,
@@ -19,15 +19,15 @@ pub struct Counters {
     pub too_large: u64,
     /// Commands that were answered with SERVER_ERROR.
     pub errors: u64,
-    /// Gets that found nothing, and gets that found an item.
+    /// Two numbers: gets that found no item, and gets that found an item.
     pub gets: [u64; 2],
-    /// Touches that found nothing, and touches that found an item.
+    /// Two numbers: touches that found no item, and touches that found an item.
     pub touches: [u64; 2],
-    /// Deletes that found nothing, and deletes that found an item.
+    /// Two numbers: deletes that found no item, and deletes that found an item.
     pub deletes: [u64; 2],
-    /// Misses and hits of `incr`, and of `decr`.
+    /// Numbers of misses and hits, first for `incr`, then for `decr`.
     pub counts: [[u64; 2]; 2],
-    /// Hits, bad values and misses of `cas`.
+    /// Numbers of hits, of wrong uniques, and of misses of `cas`.
     pub cas: [u64; 3],
     /// Bytes received over TCP and UDP.
     pub bytes_read: u64,
@@ -41,7 +41,7 @@ pub struct Counters {
     pub connections_ever: u64,
     /// Clients that were refused.
     pub connections_refused: u64,
-    /// When the front began, in milliseconds since 1970.
+    /// The time when the front was started, in milliseconds since 1970.
     pub began: u64,
 }
 
@@ -72,8 +72,8 @@ impl Counters {
         self.cas[at] += 1;
     }
 
-    /// Returns the counts since the time at which they were `zero`. Counts of the present state are returned
-    /// unchanged.
+    /// Returns the differences between these numbers and the numbers `zero`. Numbers that describe the present state
+    /// are returned unchanged.
     fn since(&self, zero: &Counters) -> Counters {
         fn less<const N: usize>(now: [u64; N], then: [u64; N]) -> [u64; N] {
             std::array::from_fn(|at| now[at] - then[at])
@@ -181,7 +181,7 @@ fn general(shared: &Shared, say: &mut dyn FnMut(&str, &dyn std::fmt::Display)) {
 mod tests {
     use super::*;
 
-    /// The status port's counts must not change when a client resets the counts of `stats`.
+    /// The numbers of the status port must not change when a client resets the numbers of `stats`.
     #[test]
     fn a_reset_concerns_stats_alone() {
         let mut shared = Shared::new(0, 1 << 20, 10, 0);

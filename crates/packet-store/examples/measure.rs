@@ -1,7 +1,7 @@
 //! Measures a packet store in shared memory, or in a file: puts, gets, scans, replacement of records, recovery.
 //!
-//! `cargo run --release -p pmnet-packet-store --example measure -- put PATH`; the other subcommands are logged, churn
-//! and recover.
+//! Example: `cargo run --release -p pmnet-packet-store --example measure -- put PATH`. The other subcommands are
+//! logged, churn and recover.
 
 use std::hint::black_box;
 use std::ops::Bound;
@@ -19,7 +19,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Bytes that one step packs.
+/// Number of bytes that one step of packing moves.
 const PACKED_BYTES: usize = 256 << 10;
 
 fn main() -> Result<(), Failure> {
@@ -46,7 +46,7 @@ fn make(path: &Path, bytes: u64) -> Result<PacketStore<AnyMedia>, Failure> {
     Ok(Scan::open(medium, None)?.repair()?)
 }
 
-/// SplitMix64.
+/// The next random number of SplitMix64.
 fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut mixed = *state;
@@ -168,7 +168,7 @@ fn put(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Measures puts of packets that are already in lent frames, with a checksum that another program computed.
+/// Measures puts of packets that are already in lent frames, with checksums that another program computed.
 fn in_place(store: &mut PacketStore<AnyMedia>, value: &[u8], keys: u64) -> Result<(), Failure> {
     let mut random = 3;
     let count = 10_000;
@@ -209,7 +209,7 @@ fn in_place(store: &mut PacketStore<AnyMedia>, value: &[u8], keys: u64) -> Resul
     Ok(())
 }
 
-/// Measures puts from a log in the same region, applied with and without a copy. Every persist flushes.
+/// Measures puts from a log in the same region, applied with and without a copy. Every persist flushes the medium.
 fn logged(path: &Path) -> Result<(), Failure> {
     let (keys, frames, log_frames) = (100_000u64, 1 << 18, 4096);
     for (value_bytes, copies) in [(1024, true), (1024, false), (1400, true), (1400, false)] {
@@ -230,7 +230,7 @@ fn logged(path: &Path) -> Result<(), Failure> {
         let (mut logged, mut applied) = (Duration::ZERO, Duration::ZERO);
         let begun = Started::now();
         for number in 0..2 * keys {
-            // Each key is put once; then the measured puts replace the records.
+            // Each key is put once before the measurement. The measured puts replace the records.
             let (name, measured) = match number < keys {
                 true => (key(number.wrapping_mul(7919) % keys), false),
                 false => (key(next(&mut random) % keys), true),
@@ -300,7 +300,7 @@ fn apply(
         meta: Meta::default(),
     };
     if copies {
-        // A server with a separate store copies the payload out of the packet into the store.
+        // A server whose store is separate copies the payload from the packet into the store.
         let payload = shared.log().frame(order).ok_or("it is logged")?[88..].to_vec();
         let mut change = shared.change(order)?;
         change.put(

@@ -1,4 +1,5 @@
-//! The commit record: one durable store of it makes a whole transaction take effect (`docs/spec/packet-store.md` §4).
+//! The commit record. One durable store of this record makes a whole transaction take effect
+//! (`docs/spec/packet-store.md` §4).
 //!
 //! ```text
 //! 0        8         16    24      32   60    64
@@ -16,24 +17,25 @@ use crate::error::OpenError;
 use crate::geometry::{LINE_BYTES, commit_record, take};
 
 const CRC_AT: usize = 60;
-/// Largest number of a commit. No store reaches this number; a record with a larger number is forged, and is ignored.
+/// Largest number of a commit. No store reaches this number. A record with a larger number is forged, and is ignored.
 const COMMIT_MAX: u64 = u64::MAX >> 1;
 
 /// The properties of the whole store that a commit states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Commit {
-    /// Number of the commit, which rises by one.
+    /// Number of the commit. Each commit has the number of the previous commit plus one.
     pub commit: u64,
     /// Number of records in the store.
     pub records: u64,
-    /// Sum over the lines of the records, which shows whether a record is missing.
+    /// Sum over the lines of all records. The sum shows whether a record is missing.
     pub sum: u64,
-    /// Order in the log up to which the store has applied updates, as stated by its user; 0: not stated.
+    /// Order in the log up to which the store has applied updates, as the user of the store has stated it; 0: not
+    /// stated.
     pub order: u64,
 }
 
 impl Commit {
-    /// Stores the record, and returns the range to persist.
+    /// Stores the record into the medium, and returns the range that must be persisted.
     pub(crate) fn store<M: Media>(&self, media: &mut M, seed: u32) -> Range<usize> {
         let mut out = [0; LINE_BYTES];
         out[0..8].copy_from_slice(&self.commit.to_le_bytes());
@@ -59,7 +61,7 @@ impl Commit {
         })
     }
 
-    /// Returns record 0 or 1 of an image if it is whole.
+    /// Returns commit record 0 or 1 of an image, if the record is whole.
     pub(crate) fn at(image: &[u8], seed: u32, number: u64) -> Option<Commit> {
         let place = commit_record(number);
         Commit::decode(&take(image, place.start), seed)

@@ -1,4 +1,4 @@
-//! Errors of a store.
+//! Errors of a packet store.
 
 use pmnet_log::MediaError;
 
@@ -8,10 +8,10 @@ pub enum OpenError {
     /// A size that no store can have.
     #[error("not a possible size of a packet store: {why}")]
     Geometry {
-        /// The fault of the size, as text.
+        /// The reason why no store can have this size.
         why: String,
     },
-    /// The image is shorter than the store in it.
+    /// The image is shorter than the store that it contains.
     #[error(
         "PM2407 truncated: {image} bytes, and the store in it has {needed}: copy the whole file"
     )]
@@ -41,7 +41,7 @@ pub enum OpenError {
         /// Version that this program knows.
         known: u32,
     },
-    /// A log has packet buffers in the image, or should have ([`Shared`](crate::Shared)).
+    /// A log has packet buffers in the image, or it should have some ([`Shared`](crate::Shared)).
     #[error("{0}")]
     Region(&'static str),
     /// The store belongs to another shard.
@@ -66,12 +66,12 @@ pub enum OpenError {
     Media(#[from] MediaError),
 }
 
-/// Differences between the last commit and the records that a scan found.
+/// Differences between the last commit and the records that a scan of the image found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// Number of records in the last commit.
+    /// Number of records that the last commit counts.
     pub counted: u64,
-    /// Number of whole records.
+    /// Number of whole records that the scan found.
     pub whole: u64,
     /// The first [`DAMAGES_LISTED_MAX`] damages.
     pub damages: Vec<Damage>,
@@ -97,10 +97,10 @@ impl std::fmt::Display for Loss {
     }
 }
 
-/// A record, or the remains of a record, whose content differs from what was written.
+/// A record, or the rest of a record, whose content differs from what was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// Key of the record, as far as it can be read; only its first [`Damage::KEY_BYTES_SHOWN`] bytes.
+    /// Key of the record, as far as it can be read. At most the first [`Damage::KEY_BYTES_SHOWN`] bytes are kept.
     pub key: Vec<u8>,
     /// Order of the write in the log, as far as it can be read; 0 if the write had no order.
     pub order: u64,
@@ -111,7 +111,7 @@ pub struct Damage {
 }
 
 impl Damage {
-    /// Longest part of a key that is kept, in bytes.
+    /// Maximum number of bytes of a key that are kept.
     pub const KEY_BYTES_SHOWN: usize = 256;
 }
 
@@ -131,10 +131,10 @@ impl std::fmt::Display for Damage {
 /// Reason why an operation on an open store failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The store has no space; this operation changed nothing.
+    /// The store has no space for this operation, which has changed nothing.
     #[error("the packet store is full: {what}; delete keys, or make it larger (pmnet store grow)")]
     Full {
-        /// The resource that the store has too little of: frames or lines.
+        /// The resource of which the store has too little: frames or lines.
         what: &'static str,
     },
     /// A key or value is longer than a record can hold.

@@ -1,30 +1,31 @@
-//! The owner and the content of each frame (`docs/spec/packet-store.md` §6). Recovery computes this state anew.
+//! The owner and the content of each frame (`docs/spec/packet-store.md` §6). Recovery computes this state from the
+//! image.
 //!
-//! Invariants: a frame with a record in it is never free; a lent frame belongs to the packet loop, and no line on the
-//! medium points into it; ordinary puts never take the last [`Frames::reserve`] free frames. This module never sees a
-//! byte of a frame.
+//! Invariants: a frame with a record in it is never free. A lent frame belongs to the packet loop, and no line on the
+//! medium points into it. Ordinary puts never take the last [`Frames::reserve`] free frames. This module reads and
+//! writes no byte of a frame.
 
 use crate::geometry::{Geometry, index, to_u64};
 
-/// Stands for no frame, or no slot.
+/// Number that stands for no frame, or for no slot.
 pub(crate) const NONE: u32 = u32::MAX;
-/// One frame in this many, and at least [`RESERVE_MIN`], is the reserve ([`Room`]).
+/// One in this many frames is the reserve ([`Room`]), but at least [`RESERVE_MIN`] frames.
 const RESERVE_FRACTION: u32 = 8;
 const RESERVE_MIN: u32 = 8;
-/// Frames that can be packed are sorted by their live bytes into this many classes.
+/// Number of classes. A frame that can be packed belongs to a class by the number of its live bytes.
 const CLASSES: usize = 16;
-/// Frames of these classes are sparse: less than three quarters of them are live.
+/// Frames in the classes below this number are sparse: less than three quarters of their bytes are live.
 const CLASSES_SPARSE: usize = 12;
-/// Frames of these classes can be packed when frames are scarce. Even when all other writes are refused, a record may
-/// still replace another record in half of the reserve, which is a 16th of all frames. Before this space is used up, a
-/// frame of these classes exists.
+/// Frames in the classes below this number can be packed when frames are scarce. Even when all other writes are
+/// refused, a record may still replace another record in half of the reserve, which is a sixteenth of all frames.
+/// Before this space is used up, there is a frame in one of these classes.
 const CLASSES_SCARCE: usize = 15;
-/// Copied records begin at a multiple of this, in bytes, so that a torn word never belongs to two records.
+/// Copied records begin at multiples of this number of bytes, so that a torn word never belongs to two records.
 const ALIGN: usize = 8;
 /// If more bytes than this would stay unused at the end of a frame, a record is continued in a second frame.
 const UNUSED_MAX: usize = 256;
-/// This limit applies while records are packed because frames are scarce. The limit is lower than usual, because
-/// packing must not leave more bytes unused than it gains.
+/// The limit that replaces [`UNUSED_MAX`] while records are packed because frames are scarce. This limit is lower,
+/// because packing must not leave more bytes unused than it gains.
 const UNUSED_SCARCE_MAX: usize = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +37,7 @@ enum State {
     Open,
     /// The frame is full, or holds a packet. The live records of the frame can be packed.
     Closed,
-    /// The frame holds a part of one large record, or a damaged record. Such a frame is never packed.
+    /// The frame holds a part of one large record, or a damaged record, so it is never packed.
     Apart,
     /// The frame holds no record any more. But lines on the medium may point into the frame, and the log has an entry
     /// in the frame.
@@ -46,25 +47,25 @@ enum State {
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     state: State,
-    /// Whether the log in the same region has an entry in the frame too (`docs/spec/packet-store.md` §11).
+    /// Whether the log in the same region has an entry in the frame, too (`docs/spec/packet-store.md` §11).
     logged: bool,
-    /// Live bytes of records in the frame. Records in one packet share its payload, which counts for each record. The
-    /// sum is at most the length of the frame.
+    /// Number of live bytes of records in the frame. Records in one packet share its payload, whose bytes count for
+    /// each of these records. The number is at most the length of the frame.
     live: u32,
-    /// Slot of the first line whose record is in the frame.
+    /// Slot of the first line in the list of lines whose records are in the frame.
     first: u32,
-    /// Neighbours of the frame in the list of its class.
+    /// The previous frame in the list of the frame's class.
     before: u32,
     after: u32,
 }
 
-/// Position of the record of a line.
+/// The place of a line's record.
 #[derive(Clone, Copy, Debug)]
 struct Lying {
-    /// Frame of the record; [`NONE`] if the slot is free.
+    /// Frame that holds the record; [`NONE`] if the slot is free.
     frame: u32,
     len: u32,
-    /// Neighbours of the line in the list of its frame.
+    /// The previous line in the list of the frame's lines.
     before: u32,
     after: u32,
 }
@@ -84,25 +85,25 @@ pub(crate) struct Place {
     pub len: usize,
 }
 
-/// Purpose for which space is requested; it decides how much of the reserve may be used.
+/// The purpose for which space is requested. The purpose decides how much of the reserve may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
-    /// Data of a client: leaves the reserve alone.
+    /// Data of a client. Such data may take nothing of the reserve.
     Ordinary,
-    /// Data of a client that replaces a value of at least the same length; such data may take half of the reserve.
+    /// Data of a client that replaces a value of at least the same length. Such data may take half of the reserve.
     InPlace,
-    /// Data of a client that was acknowledged before: may take a quarter of the reserve.
+    /// Data of a client that was acknowledged before. Such data may take a quarter of the reserve.
     Acknowledged,
-    /// A short record of the protocol, or a record with which space is freed: may take seven eighths of the reserve,
-    /// and the space that is set apart for records of the protocol.
+    /// A short record of the protocol, or a record that frees space. Such a record may take seven eighths of the
+    /// reserve, and the space that is set apart for records of the protocol.
     Reserved,
-    /// Packing: may take the whole reserve.
+    /// Packing. Packing may take the whole reserve.
     Packing,
 }
 
 impl Room {
-    /// Returns the number of frames or lines that must stay free if `reserve` frames or lines are in the reserve and
-    /// `records` are set apart for records of the protocol.
+    /// Returns the number of frames (or lines) that a request for this purpose must leave free. `reserve` is their
+    /// number in the reserve, `records` the number that is set apart for records of the protocol.
     pub(crate) const fn leaves(self, reserve: usize, records: usize) -> usize {
         match self {
             Room::Ordinary => reserve + records,
@@ -113,51 +114,53 @@ impl Room {
         }
     }
 
-    /// Returns the number of frames or lines that must be free before a new session may use [`Room::Reserved`]: a
-    /// quarter of the reserve, and the part that is set apart for the records of existing sessions.
+    /// Returns the number of frames (or lines) that must be free before a new session may use [`Room::Reserved`]. This
+    /// number is a quarter of the reserve, plus what is set apart for the records of existing sessions.
     pub(crate) const fn another(reserve: usize, records: usize) -> usize {
         reserve / 4 + records
     }
 }
 
-/// All frames of a store.
+/// The states of all frames of a store.
 #[derive(Debug)]
 pub(crate) struct Frames {
     bytes: usize,
     frames: Vec<Frame>,
-    /// Positions of the records of all lines up to the highest that was ever used.
+    /// The places of the records of all lines, up to the highest line that was ever used.
     lying: Vec<Lying>,
     /// Free frames into which no line on the medium points.
     cold: Vec<u32>,
-    /// Free frames in which a record died whose line may still be on the medium. The frame that was used last is taken
-    /// first, because it is in the CPU's cache.
+    /// Free frames whose last record was removed while the record's line may still be on the medium. Of these frames,
+    /// the one that was used last is taken first, because it is in the CPU's cache.
     warm: Vec<u32>,
-    /// Frames that have, or had, the state [`State::Left`].
+    /// Frames that are, or were, in the state [`State::Left`].
     left: Vec<u32>,
     lent: u32,
     /// Number of frames with an entry of the log.
     logged: u32,
-    /// Number of frames that the log gets in exchange for the frames that the current transaction has linked.
+    /// Number of frames that the log will get in exchange for the frames that the current transaction has linked.
     promised: usize,
-    /// Frame into which records are copied, and number of its bytes that are taken.
+    /// The frame into which records are copied, or [`NONE`].
     open: u32,
+    /// Number of bytes of the open frame that are taken.
     fill: usize,
-    /// First frame in the list of each class.
+    /// First frame in the list of each class of frames.
     classes: [u32; CLASSES],
     live: u64,
     reserve: usize,
-    /// Number of further frames that only records of the protocol may take.
+    /// Number of frames, besides the reserve, that only records of the protocol may take.
     records: usize,
-    /// Number of further frames that should be free. If fewer are free, frames are packed, and the store is short.
+    /// Number of frames that should be free besides the reserve. If fewer frames are free, frames are packed, and the
+    /// store counts as short.
     ahead: usize,
     /// The limit that applies now: [`UNUSED_MAX`], or [`UNUSED_SCARCE_MAX`] while packing.
     unused_max: usize,
-    /// Number of dead bytes below which packing for scarce frames frees nothing.
+    /// Number of dead bytes below which packing because of scarce frames would free nothing.
     fruitless: u64,
 }
 
 impl Frames {
-    /// Returns all frames as free.
+    /// Makes the states of a new store, whose frames are all free.
     pub fn new(geometry: &Geometry) -> Frames {
         let frame = Frame {
             state: State::Free,
@@ -170,7 +173,7 @@ impl Frames {
         Frames {
             bytes: geometry.frame_len(),
             frames: vec![frame; index(geometry.frames)],
-            // Reserved memory that is not accessed takes no pages.
+            // Memory that is only reserved takes no pages.
             lying: Vec::with_capacity(index(geometry.lines)),
             cold: (0..geometry.frames).rev().collect(),
             warm: Vec::new(),
@@ -190,7 +193,7 @@ impl Frames {
         }
     }
 
-    /// Marks a part of a record that recovery keeps; the frame is no longer free.
+    /// Called by recovery for a part of a record that is kept: its frame is no longer free.
     pub fn keep(&mut self, frame: u32, slot: u32, len: usize, apart: bool) {
         let state = &mut self.frames[index(frame)].state;
         match *state {
@@ -204,7 +207,7 @@ impl Frames {
         self.attach(frame, slot, len);
     }
 
-    /// Removes the frames with kept parts from the free list, after all kept parts have been marked.
+    /// Called by recovery after all kept parts: removes their frames from the list of free frames.
     pub fn kept(&mut self) {
         let frames = &self.frames;
         self.cold
@@ -221,20 +224,20 @@ impl Frames {
             .saturating_sub(room.leaves(self.reserve, self.records) + self.promised)
     }
 
-    /// Returns the largest number of frames that `total` bytes need besides the open frame.
+    /// Returns the maximum number of frames that `total` bytes need besides the open frame.
     pub fn needed(&self, total: usize) -> usize {
         total.div_ceil(self.bytes).max(1)
     }
 
-    /// Returns a place for the first part of `total` bytes, of which `whole` bytes must be in one frame. There must be
-    /// [`Frames::needed`] frames.
+    /// Returns a place for the first part of `total` bytes, of which `whole` bytes must be in one frame.
+    /// [`Frames::needed`] frames must be free.
     pub fn place_first(&mut self, total: usize, whole: usize) -> Place {
         let rest = if self.open == NONE {
             0
         } else {
             self.bytes - self.fill
         };
-        // A record without bytes needs a frame too.
+        // A record without bytes needs a frame, too.
         let len = if self.open != NONE && total <= rest {
             total
         } else if rest > self.unused_max && whole <= rest {
@@ -316,7 +319,8 @@ impl Frames {
             .is_some_and(|found| found.state == State::Lent)
     }
 
-    /// Takes back a lent frame. The frame becomes free, or with `keeps` holds a packet whose records follow.
+    /// Takes back a lent frame. The frame becomes free. With `keeps` it holds a packet instead, whose records are
+    /// attached next.
     ///
     /// # Panics
     /// If the frame is not lent.
@@ -332,11 +336,11 @@ impl Frames {
         }
     }
 
-    /// Takes a packet in a lent frame, whose records follow. The log keeps the frame too, and gets another frame in
-    /// exchange.
+    /// Takes a packet in a lent frame. The packet's records are attached next. The log keeps the frame, too, and gets
+    /// another frame in exchange.
     ///
     /// # Panics
-    /// If the frame is neither lent nor left.
+    /// If the frame is neither lent nor in the state [`State::Left`].
     pub fn take_logged(&mut self, frame: u32) {
         self.promised += 1;
         if self.is_left(frame) {
@@ -356,12 +360,13 @@ impl Frames {
             .is_some_and(|found| found.state == State::Left)
     }
 
-    /// Ends the current transaction: the frames promised to the log are given.
+    /// Notes the end of the current transaction: the log has got the frames that the store promised.
     pub fn keep_promises(&mut self) {
         self.promised = 0;
     }
 
-    /// Called by recovery: the log has an entry in this frame. If the frame has no record, it is lent.
+    /// Called by recovery for a frame in which the log has an entry. If the frame has no record, it becomes a lent
+    /// frame.
     pub fn share(&mut self, frame: u32) {
         let found = &mut self.frames[index(frame)];
         match found.state {
@@ -390,7 +395,7 @@ impl Frames {
         true
     }
 
-    /// Notes that the lines of all dead records are erased durably, so that no line on the medium points into a free
+    /// Notes that the lines of all dead records are durably erased, so that no line on the medium points into a free
     /// frame.
     pub fn cool(&mut self) {
         self.cold.append(&mut self.warm);
@@ -409,12 +414,12 @@ impl Frames {
         self.cold.len()
     }
 
-    /// Returns the number of frames with records in which the log has an entry too.
+    /// Returns the number of frames with records in which the log has an entry, too.
     pub fn logged(&self) -> u32 {
         self.logged
     }
 
-    /// Returns whether the log has an entry in this frame, besides records or their remains.
+    /// Returns whether the log has an entry in this frame, which also holds or held records.
     pub fn is_logged(&self, frame: u32) -> bool {
         self.frames[index(frame)].logged
     }
@@ -542,8 +547,8 @@ impl Frames {
         }
     }
 
-    /// Returns the sparsest frame that can be packed, if packing is worth it: more than a third of the bytes in use are
-    /// dead, or frames are scarce and some bytes are dead.
+    /// Returns the sparsest frame that can be packed, if packing is worth its cost. It is if more than a third of the
+    /// bytes in use are dead, or if frames are scarce and some bytes are dead.
     pub fn sparsest(&self) -> Option<u32> {
         let dead = self.dead_bytes();
         let classes = if self.is_scarce() && dead > self.fruitless + to_u64(self.bytes) {
@@ -565,7 +570,7 @@ impl Frames {
         to_u64((self.frames.len() - self.free() - index(self.lent)) * self.bytes)
     }
 
-    /// Returns whether fewer frames are free than should be.
+    /// Returns whether fewer frames are free than should be free.
     pub fn is_scarce(&self) -> bool {
         self.free() < self.reserve + self.records + self.ahead
     }
@@ -575,7 +580,7 @@ impl Frames {
         self.records = frames;
     }
 
-    /// Returns whether another user of [`Room::Reserved`] would leave too few frames.
+    /// Returns whether a new session that uses [`Room::Reserved`] would leave too few frames for the existing sessions.
     pub fn is_crowded(&self) -> bool {
         self.free() < Room::another(self.reserve, self.records)
     }
@@ -590,7 +595,7 @@ impl Frames {
         self.reserve
     }
 
-    /// Begins packing. Returns the number that [`Frames::packed`] needs at its end.
+    /// Begins packing. Returns the number that must be passed to [`Frames::packed`] at the end.
     pub fn packs(&mut self) -> usize {
         if self.is_scarce() {
             self.unused_max = UNUSED_SCARCE_MAX;
@@ -598,8 +603,8 @@ impl Frames {
         self.free()
     }
 
-    /// Ends packing; `before` is the result of [`Frames::packs`]. If packing freed nothing, it is not tried again
-    /// before more bytes are dead.
+    /// Ends packing; `before` is the result of [`Frames::packs`]. If packing has freed nothing, it is not tried again
+    /// until more bytes are dead.
     pub fn packed(&mut self, before: usize) {
         self.unused_max = UNUSED_MAX;
         self.fruitless = if self.free() > before {
@@ -614,17 +619,17 @@ impl Frames {
         self.frames[index(frame)].first
     }
 
-    /// Returns the next line of the same frame.
+    /// Returns the next line in the list of the same frame.
     pub fn next_line(&self, slot: u32) -> u32 {
         self.lying[index(slot)].after
     }
 
-    /// Returns the live bytes of records in a frame.
+    /// Returns the number of live bytes of records in a frame.
     pub fn live_in(&self, frame: u32) -> usize {
         index(self.frames[index(frame)].live)
     }
 
-    /// Returns the numbers of frames that are free, lent, and used by records.
+    /// Returns the number of free frames, of lent frames, and of frames with records.
     pub fn counts(&self) -> [u32; 3] {
         let number = |count: usize| u32::try_from(count).expect("frames are counted in 32 bits");
         let (all, free) = (number(self.frames.len()), number(self.free()));

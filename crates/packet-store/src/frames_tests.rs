@@ -20,7 +20,8 @@ fn records_fill_a_frame_and_an_empty_one_comes_back() {
         );
         all.attach(0, slot, 70);
     }
-    // 248 bytes are left, too few for half of the record: the record begins a frame.
+    // The open frame has 248 free bytes. The free bytes are too few for half of the record, so the record begins in a
+    // new frame.
     let place = all.place_first(300, 20);
     assert_eq!((place.frame, place.start, place.len), (1, 0, 300));
     all.attach(1, 25, 300);
@@ -95,7 +96,7 @@ fn the_sparsest_frame_is_packed_first_and_large_parts_never() {
     assert_eq!(all.sparsest(), Some(0));
     all.attach(0, 5, 300);
     assert_eq!(all.sparsest(), None);
-    // When frames are scarce, packing is worth it even for a little space, unless the last packing freed nothing.
+    // When frames are scarce, packing is worth its cost even for a little space, unless the last packing freed nothing.
     let lent: Vec<u32> = std::iter::from_fn(|| all.lend()).collect();
     all.place_apart(10);
     assert_eq!(all.sparsest(), Some(0));
@@ -119,16 +120,18 @@ fn a_frame_that_the_log_has_too_is_used_again_when_both_have_let_go() {
         all.take_logged(frame);
         all.attach(frame, u32::try_from(slot).unwrap(), 1000);
     }
-    // A frame is promised to the log for each linked frame.
+    // For each linked frame, another frame is promised to the log.
     assert_eq!((all.room(Room::Packing), all.logged()), (61 - 3, 3));
     all.keep_promises();
     assert_eq!(all.room(Room::Packing), 61);
-    // The log releases the frame first: then only the store has the frame. When the frame's record dies, records can be
-    // copied into the frame, but the frame is not lent before the line is erased.
+    // The log releases the frame before its record dies. After the release, only the store has the frame. When the
+    // record dies, other records can be copied into the frame. But the frame is not lent before the record's line is
+    // erased.
     assert!(all.let_go(released_first));
     all.detach(0);
     assert_eq!((all.room(Room::Packing), all.cold()), (62, 61));
-    // The record dies first: nothing has the frame before the line is erased; then the log has it.
+    // The record dies before the log releases its frame. Neither log nor store can use the frame until the line is
+    // erased. After the erasure, the log has the frame.
     all.detach(1);
     all.detach(2);
     assert!(all.is_left(died_first) && all.is_logged(died_first) && !all.is_lent(died_first));
@@ -139,7 +142,7 @@ fn a_frame_that_the_log_has_too_is_used_again_when_both_have_let_go() {
     all.cool();
     assert_eq!((all.cold(), all.logged()), (62, 1));
     assert!(all.is_lent(died_first) && !all.let_go(died_first));
-    // The record dies and the log releases the frame: the frame belongs to the store, and is warm.
+    // The record dies, and then the log releases the frame. The frame belongs to the store, and is warm.
     all.detach(2);
     assert!(all.let_go(undone));
     assert_eq!((all.cold(), all.room(Room::Packing)), (62, 63));

@@ -6,8 +6,8 @@
 //! | super 0 | super 1 | commit 0 | commit 1 | table of lines   | frames                |
 //! +---------+---------+----------+----------+------------------+-----------------------+
 //! ```
-//! In a region that a log shares, the log's head lies between the table and the frames (`docs/spec/packet-store.md` §11).
-//! All numbers on the medium are little-endian. This module computes offsets and nothing else.
+//! In a region that a log shares, the log's head lies between the table and the frames (`docs/spec/packet-store.md`
+//! §11). All numbers on the medium are little-endian. This module only computes offsets and sizes.
 
 use std::ops::Range;
 
@@ -15,13 +15,13 @@ use pmnet_log::{ENTRIES_MAX, ENTRIES_MIN, Parameters};
 
 use crate::error::OpenError;
 
-/// Size of a block in bytes: superblocks and commit records occupy blocks, and file media write whole blocks.
+/// Size of a block in bytes. Superblocks and commit records occupy whole blocks, and file media write whole blocks.
 pub const BLOCK_BYTES: usize = 4096;
-/// Bytes of a line: one cache line.
+/// Size of a line in bytes: one cache line.
 pub const LINE_BYTES: usize = 64;
-/// Sizes that a frame may have, in bytes: those of packet buffers.
+/// Sizes that a frame may have, in bytes. Packet buffers have the same sizes.
 pub const FRAME_BYTES: [u32; 2] = [2048, 4096];
-/// The number of lines is a multiple of this, so that lines fill whole blocks.
+/// The number of lines is a multiple of this number, so that the lines fill whole blocks.
 const LINES_UNIT: u32 = 64;
 /// Minimum number of lines of a store.
 pub const LINES_MIN: u32 = 128;
@@ -31,23 +31,23 @@ pub const LINES_MAX: u32 = 1 << 30;
 pub const FRAMES_MIN: u32 = 32;
 /// Maximum number of frames of a store.
 pub const FRAMES_MAX: u32 = 1 << 30;
-/// If only the size of a store is given, it gets one line for this many bytes of frames.
+/// A store of which only the size is given gets one line for this many bytes of frames.
 const FRAME_BYTES_PER_LINE: u64 = 256;
 
 const COMMITS: usize = 2 * BLOCK_BYTES;
 const TABLE: usize = 4 * BLOCK_BYTES;
 
-/// Size of a store, fixed when it is made.
+/// The size of a store, which is fixed when the store is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Number of lines: a multiple of 64 from [`LINES_MIN`] to [`LINES_MAX`]. Each record takes one line for each frame
-    /// that holds a part of it.
+    /// in which a part of the record lies.
     pub lines: u32,
     /// Number of frames, from [`FRAMES_MIN`] to [`FRAMES_MAX`]; an even number if frames have 2048 bytes.
     pub frames: u32,
-    /// Bytes of a frame, one of [`FRAME_BYTES`].
+    /// Size of a frame in bytes, one of [`FRAME_BYTES`].
     pub frame_bytes: u32,
-    /// Number of entries of the log whose packet buffers the frames are; 0: there is no log.
+    /// Number of entries of the log that has its packet buffers in the frames; 0: there is no log.
     pub log_entries: u32,
 }
 
@@ -95,7 +95,7 @@ impl Geometry {
     /// Checks whether a store can have this size.
     ///
     /// # Errors
-    /// [`OpenError::Geometry`] with the reason why not.
+    /// [`OpenError::Geometry`] with the reason why no store can have it.
     pub fn validate(&self) -> Result<(), OpenError> {
         let wrong = |why: String| Err(OpenError::Geometry { why });
         if !(LINES_MIN..=LINES_MAX).contains(&self.lines) || !self.lines.is_multiple_of(LINES_UNIT)
@@ -131,7 +131,7 @@ impl Geometry {
         Ok(())
     }
 
-    /// Returns the parameters of the log whose packet buffers the frames are.
+    /// Returns the parameters of the log that has its packet buffers in the frames.
     pub(crate) fn log(&self) -> Option<Parameters> {
         (self.log_entries != 0).then(|| {
             let bytes = u64::from(self.frames) * u64::from(self.frame_bytes);
@@ -145,31 +145,31 @@ impl Geometry {
         self.frame_offset(self.frames)
     }
 
-    /// Returns the range of a line.
+    /// Returns the range of a line in the image.
     pub(crate) fn line(&self, slot: u32) -> Range<usize> {
         debug_assert!(slot < self.lines, "slots are checked when they come in");
         let start = TABLE + index(slot) * LINE_BYTES;
         start..start + LINE_BYTES
     }
 
-    /// Returns the range of all lines.
+    /// Returns the range of all lines in the image.
     pub(crate) fn table(&self) -> Range<usize> {
         TABLE..TABLE + index(self.lines) * LINE_BYTES
     }
 
-    /// Returns the offset of a frame.
+    /// Returns the offset of a frame in the image.
     pub(crate) fn frame_offset(&self, frame: u32) -> usize {
         let head = self.log().map_or(0, |log| log.frame_space().start);
         self.table().end + head + index(frame) * self.frame_len()
     }
 
-    /// Returns the bytes of a frame.
+    /// Returns the size of a frame in bytes.
     pub(crate) fn frame_len(&self) -> usize {
         index(self.frame_bytes)
     }
 }
 
-/// Returns the range of the record for this commit.
+/// Returns the range in the image of the commit record that this commit uses.
 pub(crate) fn commit_record(commit: u64) -> Range<usize> {
     let start = if commit.is_multiple_of(2) {
         COMMITS
@@ -189,12 +189,12 @@ pub(crate) fn to_u64(number: usize) -> u64 {
     u64::try_from(number).expect("usize is at most 64 bits")
 }
 
-/// Returns bytes at a fixed offset.
+/// Returns `N` bytes at a fixed offset.
 pub(crate) fn take<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     *bytes[at..].first_chunk().expect("a fixed place inside")
 }
 
-/// Returns the whole cache lines around a range, because a medium flushes lines.
+/// Returns the range extended to whole cache lines, because a medium flushes whole cache lines.
 pub(crate) fn whole_lines(range: Range<usize>) -> Range<usize> {
     range.start / LINE_BYTES * LINE_BYTES..range.end.next_multiple_of(LINE_BYTES)
 }

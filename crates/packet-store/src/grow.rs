@@ -1,8 +1,9 @@
-//! A copy of a store, or of a region, in a larger image (`docs/spec/packet-store.md` §13).
+//! Copies a store, or a region, into a larger image (`docs/spec/packet-store.md` §13).
 //!
-//! Every line keeps its slot, every frame its number, every log entry its slot, and their contents do not change. So
-//! all checksums stay valid, also those of log entries that the store has not applied yet. Only the offsets and the
-//! superblocks differ. Invariant: until the copy is whole and durable, nothing in the copy marks it as a store.
+//! In the copy, every line keeps its slot, every frame its number, and every log entry its slot. Their contents do not
+//! change. So all checksums stay valid, including those of log entries that the store has not applied yet. Only the
+//! offsets and the superblocks differ. Invariant: until the copy is whole and durable, nothing in the copy marks it as
+//! a store.
 
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -16,12 +17,12 @@ use crate::scan::Scan;
 use crate::shared::largest;
 use crate::superblock;
 
-/// Number of bytes that are copied and persisted at once.
+/// Number of bytes that are copied and persisted in one step.
 const PIECE: usize = 4 << 20;
 /// A larger store has at least one line for this many bytes of frames.
 const FRAME_BYTES_PER_LINE: u64 = 256;
 
-/// A read-only view of an image that belongs to another owner.
+/// A read-only view of an image that has another owner.
 struct View<'a>(&'a [u8]);
 
 impl Media for View<'_> {
@@ -50,11 +51,11 @@ impl Media for View<'_> {
 
 impl Geometry {
     /// Returns the geometry of a larger image for this store or region, which fits into `size` bytes. The number of
-    /// lines for each frame does not fall, and there is at least one line for every 256 bytes of frames. The log keeps
-    /// its number of entries.
+    /// lines for each frame does not decrease, and there is at least one line for every 256 bytes of frames. The log
+    /// keeps its number of entries.
     ///
     /// # Errors
-    /// [`OpenError::Geometry`]: the size is not larger, or is too large.
+    /// [`OpenError::Geometry`]: the size is not larger than the present size, or is too large.
     pub fn grown(&self, size: u64) -> Result<Geometry, OpenError> {
         let wrong = |why: String| OpenError::Geometry { why };
         let frame = u64::from(self.frame_bytes);
@@ -85,7 +86,7 @@ impl Geometry {
             };
             match largest(size, self.frame_bytes, of) {
                 Err(error) if size / 2 > to_u64(self.image_bytes()) => return Err(error),
-                // A size that is too small is reported below.
+                // If the size is too small, the check below reports it.
                 other => other.unwrap_or(*self),
             }
         };
@@ -109,7 +110,7 @@ impl Geometry {
 }
 
 impl<M: Media> Scan<M> {
-    /// Returns the decision of recovery about the log in the same region; `None`: the region has no log.
+    /// Returns what recovery decides about the log in the same region; `None`: the region has no log.
     #[must_use]
     pub fn log_decision(&self) -> Option<Result<Decision, LogError>> {
         self.geometry().log()?;
@@ -117,11 +118,11 @@ impl<M: Media> Scan<M> {
         Some(pmnet_log::Scan::open(View(image), None).map(|scan| scan.decide()))
     }
 
-    /// Copies the image durably to `target`, as an image of the size `to` ([`Geometry::grown`]). `progress` gets the
-    /// number of copied bytes and their total after each piece. If `progress` returns an error, the copying ends with
-    /// that error.
+    /// Copies the image durably to `target`, as an image of the size `to` ([`Geometry::grown`]). After each piece,
+    /// `progress` is called with the number of copied bytes and their total. If `progress` returns an error, the
+    /// copying ends with this error.
     ///
-    /// A crash at any moment leaves a target without a superblock, or a target with the whole copy.
+    /// A crash at any moment leaves a target without a superblock, or a target with the complete copy.
     ///
     /// # Errors
     /// [`OpenError::Damaged`], [`OpenError::Truncated`] (the target is too small), [`OpenError::NotBlank`] (the place

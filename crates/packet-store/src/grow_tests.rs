@@ -65,7 +65,7 @@ fn a_region_takes_as_many_bytes_as_was_said() {
             takes <= size && size - takes < 3 * u64::from(frame_bytes),
             "{size}: {takes}"
         );
-        // If the size is that of its image, the result is the same region.
+        // If the given size is that of the result's own image, the result is the same region.
         assert_eq!(
             Geometry::shared_for_size(takes, frame_bytes, entries).unwrap(),
             region

@@ -1,9 +1,9 @@
-//! All keys, in order: a skip list in DRAM, and a directory that finds most keys at once
+//! All keys in their order: a skip list in DRAM, and a directory that finds most keys in one step
 //! (`docs/spec/packet-store.md` §7). The list and the directory are rebuilt at every start. Invariants: the list has
-//! every key once, in the order of `memcmp`. Each link states the number of counting keys that it skips, so the rank of
-//! a key, and the key with a rank, are found as fast as a key. The directory has each key, or the key's bucket counts
-//! the key as left out. A bucket never grows. So even for hostile keys a search takes no longer than in the list. The
-//! bytes of keys are stored elsewhere: the caller compares them.
+//! every key once, in the order of `memcmp`. Each link states how many counting keys it skips. So the rank of a key,
+//! and the key at a rank, are found as fast as a key. The directory has each key, or the key's bucket counts the key
+//! among those that were left out. A bucket never gets larger. So a search takes no longer than in the list, even if a
+//! client chooses keys that collide. The bytes of the keys are stored elsewhere, so the caller compares keys.
 
 use std::cmp::Ordering;
 
@@ -12,17 +12,18 @@ use crate::geometry::index;
 
 /// Number of levels, enough for 4^16 keys.
 const LEVELS: usize = 16;
-/// Number of keys in a bucket: with the count of keys left out, a bucket fills one cache line.
+/// Number of keys in a bucket. With the count of the keys that were left out, a bucket fills one cache line.
 const BUCKET_KEYS: usize = 7;
-/// Number of lines of a store for each bucket, which then holds about four of at most seven keys.
+/// Number of lines of a store for each bucket. A bucket, which has places for seven keys, then holds about four.
 const LINES_PER_BUCKET: usize = 4;
-/// Number of bytes of a key that are compared without reading the record.
+/// Number of bytes of a key that are compared without reading the key's record.
 const PREFIX_BYTES: usize = 16;
 
-/// Facts about a key that can be compared without its record.
+/// Facts about a key that can be compared without reading its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Digest {
-    /// First bytes of the key as a number of the same order; shorter keys are padded with zeros.
+    /// The first bytes of the key as a number. The numbers have the order of these bytes. Shorter keys are padded with
+    /// zeros.
     pub prefix: u128,
     /// Hash of the whole key.
     pub hash: u64,
@@ -62,9 +63,10 @@ pub(crate) fn prefix(key: &[u8]) -> u128 {
 #[derive(Clone, Copy, Debug)]
 struct Key {
     digest: Digest,
-    /// Slot of the key's newest version; [`NONE`] if the current transaction wrote the key and removed it again.
+    /// Slot of the line of the key's newest version; [`NONE`] if the current transaction wrote the key and removed it
+    /// again.
     head: u32,
-    /// Index of the first link of the key.
+    /// Index of the key's first link.
     tower: u32,
     /// Number of the previous key in the list.
     before: u32,
@@ -73,13 +75,14 @@ struct Key {
     counts: bool,
 }
 
-/// The tags of some keys; the numbers of these keys plus one (0: no key); and the number of further keys that only the
-/// list has. A new bucket is zero, so the memory of unused buckets is never accessed.
+/// A bucket has three parts: the tags of some keys; the numbers of these keys plus one (0: no key); and the number of
+/// the keys of this bucket that only the list has. A new bucket is zero, so the memory of unused buckets is never
+/// accessed.
 type Bucket = [u32; 2 * BUCKET_KEYS + 2];
 /// Index at which a bucket counts the keys that only the list has.
 const LEFT_OUT: usize = 2 * BUCKET_KEYS;
 
-/// Returns the key of an entry of a bucket.
+/// Returns the tag and the number of the key in an entry of a bucket.
 fn entry(bucket: &Bucket, at: usize) -> Option<(u32, u32)> {
     let key = bucket[BUCKET_KEYS + at].checked_sub(1)?;
     Some((bucket[at], key))
@@ -90,11 +93,11 @@ fn entry(bucket: &Bucket, at: usize) -> Option<(u32, u32)> {
 struct Link {
     /// Key to which the link leads, or [`NONE`].
     to: u32,
-    /// Number of counting keys after the start of the link, up to and including its end.
+    /// Number of counting keys after the start of the link, up to its end. The key at the end is included.
     width: u32,
 }
 
-/// For each level, a key, and the number of counting keys up to it.
+/// For each level, a key, and the number of counting keys up to this key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Path {
     keys: [u32; LEVELS],
@@ -108,7 +111,7 @@ pub(crate) struct Keys {
     free: Vec<u32>,
     /// Links of all keys; the first [`LEVELS`] are the links of the list itself.
     links: Vec<Link>,
-    /// Unused groups of links, by their height.
+    /// Unused groups of links, by the number of links in a group.
     free_towers: [Vec<u32>; LEVELS],
     last: u32,
     buckets: Vec<Bucket>,
@@ -116,7 +119,7 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// Returns a list without keys, for at most `lines` keys.
+    /// Makes a list without keys, for at most `lines` keys.
     pub fn new(lines: u32, seed: u64) -> Keys {
         let buckets = (index(lines) / LINES_PER_BUCKET).next_power_of_two();
         Keys {
@@ -130,18 +133,18 @@ impl Keys {
         }
     }
 
-    /// Returns the slot of a key's newest version.
+    /// Returns the slot of the line of a key's newest version.
     pub fn head(&self, key: u32) -> u32 {
         self.keys[index(key)].head
     }
 
-    /// Sets the slot of a key's newest version.
+    /// Sets the slot of the line of a key's newest version.
     pub fn set_head(&mut self, key: u32, head: u32) {
         self.keys[index(key)].head = head;
     }
 
-    /// Returns the key with this digest for which `compare` returns equal. `compare` gets the slot of the newest
-    /// version of a key, and compares that key with the searched key.
+    /// Returns the key with this digest for which `compare` returns equal. `compare` gets the slot of a key's newest
+    /// version, and compares this key with the searched key.
     pub fn find(&self, digest: &Digest, compare: impl Fn(u32) -> Ordering) -> Option<u32> {
         let bucket = &self.buckets[self.bucket(digest)];
         let tag = digest.tag();
@@ -161,7 +164,8 @@ impl Keys {
             .then_some(key)
     }
 
-    /// Returns the first key that is not below the searched key; with `above`, the first key above it.
+    /// Returns the first key that is not below the searched key. With `above`, returns the first key above the searched
+    /// key.
     pub fn seek(
         &self,
         prefix: u128,
@@ -172,15 +176,15 @@ impl Keys {
         some(self.link(before.keys[0], 0).to)
     }
 
-    /// Returns the number of counting keys below the searched key; with `equal`, the number of counting keys not above
-    /// it.
+    /// Returns the number of counting keys below the searched key. With `equal`, returns the number of counting keys
+    /// that are not above the searched key.
     pub fn below(&self, prefix: u128, compare: impl Fn(u32) -> Ordering, equal: bool) -> u32 {
         self.predecessors(prefix, compare, equal).ranks[0]
     }
 
     /// Returns the number of counting keys.
     pub fn counted(&self) -> u32 {
-        // The highest level of the list has few links.
+        // The search begins at the highest level of the list, which has few links.
         let (mut at, mut all) = (NONE, 0);
         loop {
             let link = self.link(at, LEVELS - 1);
@@ -208,7 +212,8 @@ impl Keys {
         some(self.link(at, 0).to)
     }
 
-    /// Returns the last key below the searched key; with `equal`, the last key that is not above it.
+    /// Returns the last key below the searched key. With `equal`, returns the last key that is not above the searched
+    /// key.
     pub fn seek_back(
         &self,
         prefix: u128,
@@ -238,14 +243,14 @@ impl Keys {
         some(self.keys[index(key)].before)
     }
 
-    /// Adds a new key; returns its number.
+    /// Adds a new key, and returns its number.
     pub fn insert(&mut self, digest: Digest, head: u32, compare: impl Fn(u32) -> Ordering) -> u32 {
         let before = self.predecessors(digest.prefix, compare, false);
         self.insert_after(digest, head, &before)
     }
 
-    /// Adds a key that is above all others. The caller passes the same `before` to each call, beginning with
-    /// [`Keys::AT_START`].
+    /// Adds a key that is above all keys of the list. The caller must pass the same `before` to each call. Its first
+    /// value is [`Keys::AT_START`].
     pub fn append(&mut self, digest: Digest, head: u32, before: &mut Path) {
         let key = self.insert_after(digest, head, before);
         let levels = index(self.keys[index(key)].levels);
@@ -329,7 +334,7 @@ impl Keys {
             .map(|(_, key)| self.head(key))
     }
 
-    /// Sets whether a key counts. `compare` compares with this key.
+    /// Sets whether a key counts. `compare` compares a key with this key.
     pub fn set_counts(&mut self, key: u32, counts: bool, compare: impl Fn(u32) -> Ordering) {
         let digest = self.keys[index(key)].digest;
         if std::mem::replace(&mut self.keys[index(key)].counts, counts) == counts {
@@ -350,13 +355,13 @@ impl Keys {
         }
     }
 
-    /// Removes a key from the list. `compare` compares with this key.
+    /// Removes a key from the list. `compare` compares a key with this key.
     pub fn remove(&mut self, key: u32, compare: impl Fn(u32) -> Ordering) {
         let gone = self.keys[index(key)];
         let before = self.predecessors(gone.digest.prefix, compare, false);
         let share = u32::from(gone.counts);
-        // If the key is not found, the bytes of this key or of another key have changed, and only a walk through the
-        // list finds it.
+        // If the search does not find the key, the bytes of this key or of another key have changed. Only a walk
+        // through the list then finds the key.
         let found = self.link(before.keys[0], 0).to == key;
         for (level, &previous) in before.keys.iter().enumerate() {
             if level >= index(gone.levels) {
@@ -395,7 +400,7 @@ impl Keys {
         }
     }
 
-    /// Counts again how many keys each link skips. The count is needed after a key was found only by a walk.
+    /// Counts again how many keys each link skips. A new count is needed after a key was found only by a walk.
     fn measure(&mut self) {
         let mut open = [(NONE, 0); LEVELS];
         let mut at = self.link(NONE, 0).to;
@@ -421,12 +426,13 @@ impl Keys {
         index(low) & (self.buckets.len() - 1)
     }
 
-    /// Returns, for each level, the last key below the searched key; with `equal`, the last key that is not above it.
+    /// Returns, for each level, the last key below the searched key. With `equal`, returns the last key that is not
+    /// above the searched key.
     fn predecessors(&self, prefix: u128, compare: impl Fn(u32) -> Ordering, equal: bool) -> Path {
         let mut before = Keys::AT_START;
         let (mut at, mut rank) = (NONE, 0);
-        // If a comparison has shown that a key is not below the searched key, the next lower level need not compare
-        // that key again.
+        // If a comparison has shown that a key is not below the searched key, the search need not compare this key
+        // again on the next lower level.
         let mut limit = NONE;
         for level in (0..LEVELS).rev() {
             loop {
@@ -454,7 +460,7 @@ impl Keys {
         before
     }
 
-    /// Returns the link of a key on a level; with [`NONE`], the link of the list.
+    /// Returns the link of a key on a level. With [`NONE`], returns the link of the list itself.
     fn link(&self, key: u32, level: usize) -> Link {
         self.links[tower_of(&self.keys, key) + level]
     }
@@ -463,9 +469,9 @@ impl Keys {
         &mut self.links[tower_of(&self.keys, key) + level]
     }
 
-    /// Returns a random number of levels: one level is certain, and each further level has a chance of one in four.
+    /// Returns a random number of levels. One level is certain, and each further level has a chance of one in four.
     fn draw_levels(&mut self) -> usize {
-        // xorshift64: the heights must be random, but need not be secret.
+        // The generator is xorshift64. The heights must be random, but need not be secret.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
@@ -477,7 +483,7 @@ impl Keys {
 /// A link that leads nowhere and skips no key.
 const NOWHERE: Link = Link { to: NONE, width: 0 };
 
-/// Returns the index of the links of a key; with [`NONE`], of the list.
+/// Returns the index of the first link of a key. With [`NONE`], returns the index of the first link of the list itself.
 fn tower_of(keys: &[Key], key: u32) -> usize {
     match key {
         NONE => 0,
@@ -495,7 +501,7 @@ mod tests {
 
     use super::*;
 
-    /// Keys whose slots are indexes of a list of their bytes.
+    /// A list of keys in a test. The slot of a key is the index of its bytes.
     struct Named {
         keys: Keys,
         names: Vec<Vec<u8>>,
@@ -650,7 +656,7 @@ mod tests {
                     keys.set_counts(key, !counts, |slot| compare(&names, slot));
                     model.insert(name.clone(), (key, !counts));
                 }
-                // Acts as if the bytes of this key, or of other keys, had changed.
+                // The test acts as if the bytes of this key, or of other keys, had changed.
                 Some((key, _)) => {
                     keys.remove(key, |_| Ordering::Less);
                     model.remove(&name);

@@ -1,9 +1,9 @@
 //! The packet store: a durable ordered map whose records are packets (`docs/spec/packet-store.md`).
 //!
-//! Purpose: the buffer into which the network put a packet becomes the stored record; other data is copied into frames.
-//! A line of 64 bytes describes a record, one commit record makes a whole transaction durable, and all other state is
-//! derived from lines and commit record. Invariants: records that a commit counts are never overwritten; a value with a
-//! wrong checksum is never returned.
+//! Purpose: the buffer into which the network put a packet becomes the stored record. Other data is copied into frames.
+//! A line of 64 bytes describes a record, and one commit record makes a whole transaction durable. All other state is
+//! derived from the lines and the commit record. Invariants: records that a commit counts are never overwritten. A
+//! value with a wrong checksum is never returned.
 //!
 //! This crate knows nothing of networks, protocols, files or clocks. The crate accesses a medium only through the trait
 //! [`Media`](pmnet_log::Media).

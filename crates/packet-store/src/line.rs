@@ -1,4 +1,4 @@
-//! A line: 64 bytes for each version of a record (`docs/spec/packet-store.md` §3).
+//! A line: 64 bytes that describe one version of a record (`docs/spec/packet-store.md` §3).
 //!
 //! ```text
 //! 0      8      16      24        32         39     40      52      56            60     64
@@ -6,23 +6,24 @@
 //! | born | dead | order | expires | received | kind | place | frame | payload crc | crc  |
 //! +------+------+-------+---------+----------+------+-------+-------+-------------+------+
 //! ```
-//! `dead`: the commit that deleted the record, or the bits of `born` inverted. `place`, from its lowest bit: lengths
-//! 50, form 2, start in the frame 12, bytes in the frame 13, prefix of the key 19 (of a record in a packet, else zero).
-//! The lengths of key and value have 25 bits each. For a record in a packet they have 13 bits each, followed by the
-//! offset of the key (12) and the gap between key and value (12). `crc` is CRC32C over the store's uuid, the slot, all
-//! bytes but `dead`, and the part of the key that lies in the frame. So a line is valid in only one slot of one store,
-//! and a wrong key makes it invalid.
+//! `dead`: the number of the commit that deleted the record. If the record is not deleted: the inverted bits of `born`.
+//! `place`, with the number of bits of each field, from the lowest bit: lengths 50, form 2, start in the frame 12,
+//! bytes in the frame 13, prefix of the key 19 (zero unless the record is in a packet). The field of the lengths has 25
+//! bits for the key, and 25 bits for the value. For a record in a packet it has 13 bits for each length, followed by
+//! the offset of the key (12) and the gap between key and value (12). `crc` is CRC32C over the store's uuid, the slot,
+//! all bytes of the line except `dead`, and the part of the key that lies in the frame. So a line is valid in only one
+//! slot of one store, and a changed key makes the line invalid.
 
 use std::ops::Range;
 
 use crate::geometry::{Geometry, LINE_BYTES, index, take};
 use crate::prefix::{PREFIX_BITS, Prefix};
 
-/// Longest key in bytes: the largest message, and space for a prefix.
+/// Longest key, in bytes: as long as the largest message, plus space for a prefix.
 pub const KEY_BYTES_MAX: usize = (16 << 20) + 256;
 /// Longest value, in bytes.
 pub const VALUE_BYTES_MAX: usize = (1 << 25) - 1;
-/// Latest time of receipt that fits, in microseconds since 1970.
+/// Latest time of receipt that a line can hold, in microseconds since 1970.
 const RECEIVED_MAX: u64 = (1 << 56) - 1;
 
 const DEAD_AT: usize = 8;
@@ -30,17 +31,17 @@ const RECEIVED_AT: usize = 32;
 const KIND_AT: usize = 39;
 const PLACE_AT: usize = 40;
 const PLACE_BYTES: usize = 12;
-/// Offset in bits of the prefix, the last field in `place`.
+/// Offset of the prefix in `place`, in bits. The prefix is the last field.
 const PREFIX_AT: u32 = 77;
 const _: () = assert!(PREFIX_AT + PREFIX_BITS == 96, "the field is full");
 const FRAME_AT: usize = 52;
 const PAYLOAD_CRC_AT: usize = 56;
 const CRC_AT: usize = 60;
 
-/// Kind of the bytes in the frame.
+/// The form of the bytes in the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// Key, then value. If key and value do not fit into this frame, pieces hold the remaining bytes.
+    /// The key, and then the value. If key and value do not fit into this frame, pieces hold the remaining bytes.
     Plain,
     /// A packet's payload with key and value somewhere in it.
     Packet,
@@ -53,14 +54,14 @@ pub(crate) enum Form {
 /// One line, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Line {
-    /// Commit that wrote the line.
+    /// Number of the commit that wrote the line.
     pub born: u64,
-    /// Order in the log. Order in the log. A piece has in its place its index (from 0) in the upper half, and the slot
-    /// of its record in the lower half.
+    /// Order of the write in the log. In the line of a piece, this field has the index of the piece (from 0) in its
+    /// upper half, and the slot of its record in its lower half.
     pub order: u64,
     /// Time at which the packet was received, in microseconds since 1970; 0: unknown.
     pub received_us: u64,
-    /// Kind of the value, without a meaning for the store.
+    /// Kind of the value. The kind has no meaning for the store.
     pub kind: u8,
     /// Time of expiry, in milliseconds since 1970; 0: never.
     pub expires_at_ms: u64,
@@ -76,14 +77,15 @@ pub(crate) struct Line {
     pub key_at: u16,
     /// Number of bytes between key and value.
     pub gap: u16,
-    /// Prefix of the key; its bytes are not in the payload.
+    /// Prefix of the key. The bytes of the prefix are not in the payload.
     pub prefix: Prefix,
     /// CRC32C of the payload in this frame.
     pub payload_crc: u32,
 }
 
 impl Line {
-    /// Returns the 64 bytes of the line, not deleted. `key` is the part of the key in the frame.
+    /// Returns the 64 bytes of the line of a version that is not deleted. `key` is the part of the key that lies in the
+    /// frame.
     pub fn encode(&self, seed: u32, slot: u32, key: &[u8]) -> [u8; LINE_BYTES] {
         let mut out = [0; LINE_BYTES];
         out[0..8].copy_from_slice(&self.born.to_le_bytes());
@@ -154,7 +156,7 @@ impl Line {
         }
     }
 
-    /// Decodes a line of an untrusted image without checking its checksum. Returns `None` if the line points outside
+    /// Decodes a line of an untrusted image without checking its checksum. Returns `None` if the line points outside of
     /// the image, or contradicts itself.
     pub fn plausible(raw: &[u8; LINE_BYTES], geometry: &Geometry) -> Option<Line> {
         let line = Line::decode(raw);
@@ -179,20 +181,20 @@ impl Line {
         possible.then_some(line)
     }
 
-    /// Returns the range in the image of the line's payload.
+    /// Returns the range of the line's payload in the image.
     pub fn payload(&self, geometry: &Geometry) -> Range<usize> {
         let start = geometry.frame_offset(self.frame) + usize::from(self.start);
         start..start + usize::from(self.len)
     }
 
-    /// Returns the range in the payload of the part of the key that lies in this frame.
+    /// Returns the range, in the payload, of the part of the key that lies in this frame.
     pub fn key_part(&self) -> Range<usize> {
         let start = usize::from(self.key_at);
         let end = (start + index(self.key_len)).min(usize::from(self.len));
         start.min(end)..end
     }
 
-    /// Returns the range of the value in the payload if one frame holds the whole record.
+    /// Returns the range of the value in the payload, if the whole record lies in one frame.
     pub fn value(&self) -> Range<usize> {
         let start = usize::from(self.key_at) + index(self.key_len) + usize::from(self.gap);
         start..start + index(self.value_len)
@@ -211,7 +213,7 @@ impl Line {
         }
     }
 
-    /// Returns the number of pieces that follow this line.
+    /// Returns the number of pieces that belong to the record of this line.
     pub fn pieces(&self, geometry: &Geometry) -> usize {
         (self.total() - usize::from(self.len)).div_ceil(geometry.frame_len())
     }
@@ -234,7 +236,7 @@ fn place(raw: &[u8; LINE_BYTES]) -> u128 {
     u128::from_le_bytes(place)
 }
 
-/// Returns whether the checksum of a line is right; `key` is the part of the key in its frame.
+/// Returns whether the checksum of a line is right; `key` is the part of the key that lies in its frame.
 pub(crate) fn is_whole(raw: &[u8; LINE_BYTES], seed: u32, slot: u32, key: &[u8]) -> bool {
     checksum(raw, seed, slot, key) == stored_crc(raw)
 }
@@ -249,26 +251,26 @@ fn checksum(raw: &[u8; LINE_BYTES], seed: u32, slot: u32, key: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, key)
 }
 
-/// Returns the commit that deleted the record; `None` if it is not deleted.
+/// Returns the number of the commit that deleted the record; `None` if the record is not deleted.
 pub(crate) fn dead(raw: &[u8; LINE_BYTES]) -> Option<u64> {
     let born = u64::from_le_bytes(take(raw, 0));
     let dead = u64::from_le_bytes(take(raw, DEAD_AT));
     (dead != alive(born)).then_some(dead)
 }
 
-/// Returns the word `dead` of a line that is not deleted. The word fits only this line: if the line is overwritten and
-/// torn, no other word of the old or the new line makes it valid again.
+/// Returns the word `dead` of a line that is not deleted. The word fits only this line. If the line is overwritten and
+/// torn, no other word of the old or the new line makes the line valid again.
 pub(crate) fn alive(born: u64) -> u64 {
     !born
 }
 
-/// Returns the range in the image of the word `dead` of a slot.
+/// Returns the offset, in the image, of the word `dead` of the line in a slot.
 pub(crate) fn dead_word(geometry: &Geometry, slot: u32) -> usize {
     geometry.line(slot).start + DEAD_AT
 }
 
-/// Returns the number that this line adds to the sum of a commit record. Except with a chance of one in 2^64, wrapping
-/// sums are equal only for the same lines in the same slots.
+/// Returns the number that this line adds to the sum of a commit record. Sums wrap around. The sums of different lines,
+/// or of lines in other slots, are equal only with a chance of one in 2^64.
 pub(crate) fn share(raw: &[u8; LINE_BYTES], slot: u32) -> u64 {
     let born = u64::from_le_bytes(take(raw, 0));
     let mut mixed = born

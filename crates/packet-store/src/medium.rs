@@ -1,4 +1,4 @@
-//! Persists with a wait for their completion.
+//! Persists that are waited for.
 
 use std::ops::Range;
 

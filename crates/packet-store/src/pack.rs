@@ -1,6 +1,6 @@
 //! Packing moves the records of sparse frames together, a bounded amount at a time (`docs/spec/packet-store.md` §6).
 //!
-//! A move is a put of the same record with an ordinary commit, so the proof for puts covers it.
+//! A move is a put of the same record with an ordinary commit, so it is as safe as a put.
 
 use pmnet_log::Media;
 
@@ -10,24 +10,24 @@ use crate::line::Form;
 use crate::store::PacketStore;
 use crate::transaction::Transaction;
 
-/// If a packet is longer than a frame divided by this number, packing moves it as a copied record, which can be
-/// continued in another frame. If such packets were moved unchanged, they would leave more than a third of each frame
-/// unused, and would be packed again and again.
+/// If a packet is longer than a frame divided by this number, packing copies its record into frames, where a record can
+/// be continued in another frame. If such packets were moved unchanged, they would leave more than a third of each
+/// frame unused, and would be packed again and again.
 const PACKET_FRACTION: usize = 3;
 /// Maximum number of frames that one step empties.
 const VICTIMS_MAX: usize = 64;
 
 impl<M: Media> PacketStore<M> {
-    /// Returns whether more than a third of the bytes of frames in use are dead, or whether free frames are scarce and
-    /// some bytes are dead.
+    /// Returns whether packing is worth its cost. It is if more than a third of the bytes of frames in use are dead, or
+    /// if free frames are scarce and some bytes are dead.
     #[must_use]
     pub fn wants_packing(&self) -> bool {
         !self.has_snapshots() && self.frames.sparsest().is_some()
     }
 
     /// Moves the records of the sparsest frames close together, if packing is worth it, and commits. Returns the number
-    /// of bytes that were moved, about `budget`; 0 if there was nothing to pack, or no space for packing. A damaged
-    /// record stays where it is.
+    /// of bytes that were moved, which is about `budget`. Returns 0 if there was nothing to pack, or no space for
+    /// packing. A damaged record stays where it is.
     ///
     /// # Errors
     /// [`Error::Media`].
@@ -40,7 +40,7 @@ impl<M: Media> PacketStore<M> {
         let mut most = VICTIMS_MAX;
         let moved = loop {
             match self.pack_frames(budget, most) {
-                // If fewer frames are packed at once, the space may suffice.
+                // If fewer frames are packed in one step, the space may be enough.
                 Err(Error::Full { .. }) if most > 1 => most /= 2,
                 Err(Error::Full { .. }) => break Ok(0),
                 other => break other,
@@ -97,8 +97,8 @@ impl<M: Media> Transaction<'_, M> {
 }
 
 impl<M: Media> PacketStore<M> {
-    /// Moves the record of a line, or the record to which its piece belongs. Returns the record's bytes, or 0 if the
-    /// record was already moved or deleted.
+    /// Moves the record of a line. If the line is that of a piece, moves the piece's record. Returns the number of the
+    /// record's bytes, or 0 if the record was already moved or deleted.
     fn move_record(&mut self, slot: u32, bytes: &mut Vec<u8>) -> Result<usize, Error> {
         let reader = self.reader();
         let found = reader

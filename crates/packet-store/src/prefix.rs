@@ -1,32 +1,32 @@
-//! The first bytes of a key, if they are not in the packet that holds the rest of the key (`docs/spec/packet-store.md`
-//! §3).
+//! The first bytes of a key, if they are not in the packet that has the other bytes of the key
+//! (`docs/spec/packet-store.md` §3).
 
 use crate::geometry::{index, take};
 
-/// Number of bits of a line that hold the prefix.
+/// Number of bits of the prefix in a line.
 pub(crate) const PREFIX_BITS: u32 = 19;
 /// First byte of every prefix.
 const FIRST: u8 = 1;
-/// Length of a prefix in bytes: the first byte, and a number.
+/// Length of a prefix in bytes: the byte [`FIRST`], and a number of 8 bytes.
 const BYTES: usize = 9;
 
-/// The bytes of a key before those that are in a packet. There are either no such bytes, or a byte 1 and a big-endian
-/// number of 8 bytes below 2^19 − 1.
+/// The bytes of a key that precede those in the packet. Either there are no such bytes, or they are a byte 1 and a
+/// big-endian number of 8 bytes below 2^19 − 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Prefix {
-    /// The number plus 1; 0: no prefix.
+    /// The number in the prefix plus 1; 0: there is no prefix.
     stored: u32,
     bytes: [u8; BYTES],
 }
 
 impl Prefix {
-    /// No prefix: the whole key is in the packet.
+    /// No prefix, because the whole key is in the packet.
     pub const NONE: Prefix = Prefix {
         stored: 0,
         bytes: [0; BYTES],
     };
 
-    /// Returns these bytes as a prefix if that is possible.
+    /// Returns these bytes as a prefix, if they have the form of a prefix.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Option<Prefix> {
         if bytes.is_empty() {
@@ -38,7 +38,7 @@ impl Prefix {
         (bytes[0] == FIRST && stored >> PREFIX_BITS == 0).then_some(Prefix { stored, bytes })
     }
 
-    /// Returns the prefix from its form in a line.
+    /// Makes the prefix from its field in a line.
     pub(crate) fn from_line(stored: u32) -> Prefix {
         let mut bytes = [0; BYTES];
         if stored != 0 {
@@ -71,7 +71,7 @@ impl Prefix {
     }
 }
 
-/// Returns prefix and `rest` of a key as one slice.
+/// Returns the prefix and the `rest` of a key as one slice.
 pub(crate) fn joined<'s>(prefix: Prefix, rest: &'s [u8], scratch: &'s mut Vec<u8>) -> &'s [u8] {
     if prefix.stored == 0 {
         return rest;

@@ -1,4 +1,4 @@
-//! Records in key order, in both directions, from the current state or from a snapshot.
+//! Records in the order of their keys, in both directions, from the current state or from a snapshot.
 
 use std::cmp::Ordering;
 use std::ops::Bound;
@@ -10,18 +10,18 @@ use crate::keys;
 use crate::record::Record;
 use crate::store::{PacketStore, Snapshot};
 
-/// Records of a range of keys. Each record is checked when it is returned. A damaged record is an error at its
-/// position, and the records after it follow.
+/// Records of a range of keys. Each record is checked when it is returned. A damaged record is returned as an error at
+/// its position, and the records after it follow.
 pub struct Range<'a, M> {
     store: &'a PacketStore<M>,
-    /// First and last key that were not returned yet.
+    /// The first and the last of the keys that were not returned yet.
     ends: Option<(u32, u32)>,
     at: Option<u64>,
 }
 
 impl<M: Media> PacketStore<M> {
-    /// Returns the records from one bound to the other, in the order of their keys' bytes; none if the range is empty
-    /// or reversed. Within a transaction, the result includes the transaction's own changes.
+    /// Returns the records from one bound to the other, in the order of their keys' bytes. There are none if the range
+    /// is empty or reversed. Within a transaction, the result includes the transaction's own changes.
     #[must_use]
     pub fn range(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Range<'_, M> {
         self.range_at(lower, upper, None)
@@ -41,15 +41,15 @@ impl<M: Media> PacketStore<M> {
     /// Returns the record of a key as of a snapshot.
     ///
     /// # Errors
-    /// [`Error::Damaged`].
+    /// [`Error::Damaged`]: the record differs from what was written.
     pub fn get_at(&self, snapshot: &Snapshot, key: &[u8]) -> Result<Option<Record<'_, M>>, Error> {
         let found = self.find(&self.digest(key), key);
         let slot = found.and_then(|key| self.version_at(key, Some(snapshot.commit())));
         slot.map(|slot| self.record(slot)).transpose()
     }
 
-    /// Returns the number of records between two bounds, with two searches, however many records there are. Within a
-    /// transaction, the result includes the transaction's own changes.
+    /// Returns the number of records between two bounds. The count takes two searches, however many records there are.
+    /// Within a transaction, the result includes the transaction's own changes.
     #[must_use]
     pub fn count_between(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> u64 {
         match is_reversed(lower, upper) {
@@ -59,7 +59,7 @@ impl<M: Media> PacketStore<M> {
     }
 
     /// Returns the records of [`PacketStore::range`] without the first `first` and the last `last` records. The time
-    /// does not depend on these numbers.
+    /// for leaving records out does not depend on their number.
     #[must_use]
     pub fn range_without(
         &self,

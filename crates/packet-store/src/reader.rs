@@ -1,4 +1,4 @@
-//! Reads records in place, and does not trust their bytes.
+//! Reads records in place, and checks their bytes before it relies on them.
 
 use std::cmp::Ordering;
 
@@ -10,7 +10,7 @@ use crate::geometry::{Geometry, LINE_BYTES, index, take};
 use crate::line::{self, Form, Line};
 use crate::prefix::joined;
 
-/// Slots of the pieces of each record that has pieces, in order.
+/// For each record that has pieces: the slots of the pieces, in the order of the pieces.
 pub(crate) type Pieces = FxHashMap<u32, Box<[u32]>>;
 
 /// All values that are needed to read a record.
@@ -35,12 +35,12 @@ impl<'a, M: Media> Reader<'a, M> {
         take(self.media.part(self.geometry.line(slot)), 0)
     }
 
-    /// Returns a line if it points into the image.
+    /// Returns the line in a slot, if the line points into the image.
     pub fn line(&self, slot: u32) -> Option<Line> {
         Line::plausible(&self.raw(slot), self.geometry)
     }
 
-    /// Returns the part of the record in the line's frame.
+    /// Returns the part of the record that lies in the line's frame.
     pub fn payload(&self, line: &Line) -> &'a [u8] {
         self.media.part(line.payload(self.geometry))
     }
@@ -50,7 +50,7 @@ impl<'a, M: Media> Reader<'a, M> {
         self.pieces.get(&slot).map_or(&[], |slots| slots)
     }
 
-    /// Compares the key of a line with `key`. A damaged line counts as below all keys.
+    /// Compares the key of a line with `key`. A damaged line counts as lower than all keys.
     pub fn compare(&self, slot: u32, key: &[u8]) -> Ordering {
         let Some(line) = self.line(slot) else {
             return Ordering::Less;
@@ -94,7 +94,7 @@ impl<'a, M: Media> Reader<'a, M> {
         lines.filter_map(move |piece| self.line(*piece).map(|line| self.payload(&line)))
     }
 
-    /// Returns whether line and key are whole; the value is not checked.
+    /// Returns whether the line and its key are whole. The value is not checked.
     pub fn is_whole(&self, slot: u32) -> bool {
         let raw = self.raw(slot);
         Line::plausible(&raw, self.geometry).is_some_and(|line| {
@@ -106,7 +106,7 @@ impl<'a, M: Media> Reader<'a, M> {
         })
     }
 
-    /// Returns the line of a record if line, key and value are as they were written.
+    /// Returns the line of a record if the line, the key and the value are as they were written.
     pub fn check(&self, slot: u32) -> Result<Line, Error> {
         let whole = self.line(slot).filter(|_| self.is_whole(slot));
         let Some(line) = whole else {
@@ -164,7 +164,7 @@ impl<'a, M: Media> Reader<'a, M> {
         }
     }
 
-    /// Returns the key of a record: in place if possible, else assembled in `scratch`.
+    /// Returns the key of a record. The key is returned in place if possible, and is assembled in `scratch` otherwise.
     pub fn key<'s>(&self, slot: u32, line: &Line, scratch: &'s mut Vec<u8>) -> &'s [u8]
     where
         'a: 's,
@@ -175,12 +175,13 @@ impl<'a, M: Media> Reader<'a, M> {
         if end <= first.len() {
             return joined(line.prefix, &first[start..end], scratch);
         }
-        // A record in a packet is in one frame. So this record has no prefix, and begins with its key.
+        // A record in a packet lies in one frame, so this record has no prefix, and begins with its key.
         let all = self.whole(slot, line, scratch);
         &all[..end.min(all.len())]
     }
 
-    /// Returns all bytes of a record as one slice: in place if possible, else assembled in `scratch`.
+    /// Returns all bytes of a record as one slice. The bytes are returned in place if possible, and are assembled in
+    /// `scratch` otherwise.
     pub fn whole<'s>(&self, slot: u32, line: &Line, scratch: &'s mut Vec<u8>) -> &'s [u8]
     where
         'a: 's,

@@ -10,11 +10,11 @@ use crate::reader::Reader;
 /// Properties that are stored with a value. The properties have no meaning for the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Meta {
-    /// Kind of the value.
+    /// Kind of the value, as the user of the store has given it.
     pub kind: u8,
     /// Time of expiry, in milliseconds since 1970; 0: never. An expired record stays until it is removed.
     pub expires_at_ms: u64,
-    /// Order of the write in the log; 0: the write is not in the log.
+    /// Order of the write in the log; 0: the log does not have this write.
     pub order: u64,
     /// Time at which the packet was received, in microseconds since 1970; 0: unknown.
     pub received_us: u64,
@@ -40,8 +40,8 @@ impl<'a, M: Media> Record<'a, M> {
         index(self.line.value_len)
     }
 
-    /// Returns key and value: in place if the record is in one frame, else assembled in `scratch`. A key with a prefix
-    /// is always assembled.
+    /// Returns key and value. Key and value are returned in place if the record lies in one frame, and are assembled in
+    /// `scratch` otherwise. A key with a prefix is always assembled.
     #[must_use]
     pub fn key_and_value<'s>(&self, scratch: &'s mut Vec<u8>) -> (&'s [u8], &'s [u8])
     where
@@ -58,7 +58,7 @@ impl<'a, M: Media> Record<'a, M> {
         (&all[key], &all[self.line.value()])
     }
 
-    /// Returns the value; see [`Record::key_and_value`].
+    /// Returns the value like [`Record::key_and_value`].
     #[must_use]
     pub fn value<'s>(&self, scratch: &'s mut Vec<u8>) -> &'s [u8]
     where
@@ -70,8 +70,8 @@ impl<'a, M: Media> Record<'a, M> {
         self.key_and_value(scratch).1
     }
 
-    /// Returns the packet in which the record arrived, with the CRC32C of the packet's sender, if the record is still
-    /// in it.
+    /// If the record is still in the packet in which it arrived, returns the packet's payload, and the CRC32C that the
+    /// packet's sender computed.
     #[must_use]
     pub fn packet(&self) -> Option<(&'a [u8], u32)> {
         let packet = matches!(self.line.form, Form::Packet | Form::Shared);
@@ -80,7 +80,7 @@ impl<'a, M: Media> Record<'a, M> {
 }
 
 impl Line {
-    /// Returns the properties in a line.
+    /// Returns the properties that are stored in the line.
     pub(crate) fn meta(&self) -> Meta {
         Meta {
             kind: self.kind,

@@ -1,4 +1,4 @@
-//! Recovery: one linear scan that changes nothing, then a repair (`docs/spec/packet-store.md` §5).
+//! Recovery: one linear scan that changes nothing, and then a repair (`docs/spec/packet-store.md` §5).
 
 use std::cmp::Ordering;
 
@@ -17,22 +17,23 @@ use crate::record::{Meta, Record};
 use crate::store::{PacketStore, Stat, born, hash_seed};
 use crate::superblock::{self, Identity};
 
-/// An image that was read and not changed.
+/// An image that was read and has not been changed.
 pub struct Scan<M> {
     media: M,
     identity: Identity,
     geometry: Geometry,
-    /// Whether keys may have prefixes.
+    /// Whether keys of this store may have prefixes.
     prefixes: bool,
     commit: Commit,
-    /// Newest versions of existing records, in the order of their keys.
+    /// Slots of the newest versions of existing records, in the order of their keys.
     live: Vec<u32>,
     pieces: Pieces,
-    /// Lines that hold data but belong to no record. These lines are erased first.
+    /// Lines that hold data, but belong to no record. The repair erases these lines before it does anything else.
     erase: Vec<u32>,
-    /// Newest versions that are deleted. These versions are erased when no older version is left.
+    /// Newest versions of keys that are deleted. A deleted version is erased when the key has no older version any
+    /// more.
     deleted: Vec<u32>,
-    /// Lines whose word `dead` is that of a commit that never took effect.
+    /// Lines whose word `dead` names a commit that never took effect.
     revived: Vec<u32>,
     sum: u64,
     damages: Vec<Damage>,
@@ -48,7 +49,7 @@ struct Candidate {
 }
 
 impl<M: Media> Scan<M> {
-    /// Reads an image. If a shard is given, only a store of that shard is accepted.
+    /// Reads an image. If a shard is given, only a store of this shard is accepted.
     ///
     /// # Errors
     /// [`OpenError`]: there is no store of this version and shard, or its commit records cannot be read.
@@ -98,7 +99,7 @@ impl<M: Media> Scan<M> {
         }
     }
 
-    /// Classifies the lines: candidates, pieces by record and index, and all other lines.
+    /// Sorts the lines into candidates, pieces (by record and index), and all other lines.
     fn read_lines(&mut self) -> (Vec<Candidate>, FxHashMap<u64, u32>) {
         let seed = self.identity.seed();
         let mut candidates = Vec::new();
@@ -142,7 +143,7 @@ impl<M: Media> Scan<M> {
                 continue;
             }
             if line.form == Form::Piece {
-                // Two pieces with one name are both whole only in an image that was made by hand.
+                // Two pieces of the same record and index are both whole only in an image that was made on purpose.
                 if let Some(other) = pieces.insert(line.order, slot) {
                     self.erase.push(other);
                 }
@@ -162,10 +163,10 @@ impl<M: Media> Scan<M> {
         (candidates, pieces)
     }
 
-    /// Decides which candidates count.
+    /// Decides which candidates are the newest versions of their keys.
     fn decide(&mut self, mut candidates: Vec<Candidate>, mut pieces: FxHashMap<u64, u32>) {
         self.collect_pieces(&candidates, &mut pieces);
-        // An incomplete key could be mistaken for another key.
+        // A key with missing parts could be mistaken for another key.
         candidates.retain(|candidate| {
             let slot = candidate.slot;
             let reader = self.reader();
@@ -183,7 +184,7 @@ impl<M: Media> Scan<M> {
             whole
         });
         let reader = self.reader();
-        // Keys are compared by their first bytes, then byte by byte. The newest version of a key comes first.
+        // Keys are compared by their first bytes, and then byte by byte. The newest version of a key comes first.
         let mut names = (Vec::new(), Vec::new());
         candidates.sort_unstable_by(|a, b| {
             a.prefix
@@ -213,7 +214,7 @@ impl<M: Media> Scan<M> {
                 self.live.push(candidate.slot);
             }
         }
-        // Pieces of existing records stay; the other pieces belong to no record.
+        // Pieces of existing records stay. The other pieces belong to no record.
         let mut kept = Pieces::default();
         for slot in self.live.iter().chain(&self.deleted) {
             if let Some(found) = self.pieces.remove(slot) {
@@ -291,7 +292,7 @@ impl<M: Media> Scan<M> {
         &self.commit
     }
 
-    /// Returns which records of the last commit are missing; `None`: no record is missing.
+    /// Returns which of the records that the last commit counts are missing; `None`: no record is missing.
     #[must_use]
     pub fn loss(&self) -> Option<Loss> {
         let whole = to_u64(self.live.len());
@@ -303,8 +304,8 @@ impl<M: Media> Scan<M> {
         })
     }
 
-    /// Reads every byte of every record, and returns the damaged records: at most [`DAMAGES_LISTED_MAX`], besides
-    /// [`Scan::loss`].
+    /// Reads every byte of every record, and returns the damaged records: at most [`DAMAGES_LISTED_MAX`], without those
+    /// in [`Scan::loss`].
     #[must_use]
     pub fn verify(&self) -> Vec<Damage> {
         let reader = self.reader();
@@ -368,7 +369,7 @@ impl<M: Media> Scan<M> {
         }
     }
 
-    /// Returns the number of records that are in a packet as it arrived.
+    /// Returns the number of records that are still in the packet in which they arrived.
     #[must_use]
     pub fn records_in_packets(&self) -> u64 {
         let reader = self.reader();
@@ -376,7 +377,7 @@ impl<M: Media> Scan<M> {
         to_u64(lines.filter(Line::is_in_packet).count())
     }
 
-    /// Returns the space that each part of the store takes.
+    /// Returns how much space each part of the store takes.
     #[must_use]
     pub fn stat(&self) -> Stat {
         let reader = self.reader();
@@ -412,13 +413,12 @@ impl<M: Media> Scan<M> {
         stat
     }
 
-    /// Turns the image into a store. Every step is durable before the next step begins. After a crash at any point the
-    /// image can be repaired again.
+    /// Repairs the image, and returns it as an open store. Every step of the repair is durable before the next step
+    /// begins. So the image can be repaired again after a crash at any point.
     ///
     /// # Errors
-    /// [`OpenError::Damaged`]: records are missing; nothing was changed. [`OpenError::Region`]: a log has entries in
-    /// the frames.
-    /// [`OpenError::Media`].
+    /// [`OpenError::Damaged`]: records are missing. The image is unchanged. [`OpenError::Region`]: a log has entries in
+    /// the frames. [`OpenError::Media`].
     pub fn repair(self) -> Result<PacketStore<M>, OpenError> {
         self.refuse_region()?;
         self.repair_in_region()
@@ -433,7 +433,7 @@ impl<M: Media> Scan<M> {
         }
     }
 
-    /// Repairs the store of a region, for a caller that repairs the log as well.
+    /// Repairs the store of a region, for a caller that also repairs the log.
     pub(crate) fn repair_in_region(self) -> Result<PacketStore<M>, OpenError> {
         match self.loss() {
             Some(loss) => Err(OpenError::Damaged(Box::new(loss))),
@@ -452,16 +452,16 @@ impl<M: Media> Scan<M> {
     }
 
     fn repair_from(mut self, lost: bool) -> Result<PacketStore<M>, OpenError> {
-        // A torn record is erased. Otherwise, if the next attempt at the same commit is torn as well, the two torn
-        // records could make a whole record.
+        // A torn record is erased. If a torn record stayed, and the next attempt at the same commit were torn as well,
+        // the two torn records together could make a whole record.
         for number in [0, 1] {
             if Commit::at(self.media.bytes(), self.identity.seed(), number).is_none() {
                 let start = commit_record(number).start;
                 self.media.store(start, &[0; LINE_BYTES]);
             }
         }
-        // After the death of a process, the other record may be visible without being durable. The next steps need the
-        // other record to be durable.
+        // After the death of a process, the other record may be visible although it is not durable. The next steps need
+        // the other record to be durable.
         let both = [0, 1].map(|number| {
             let start = commit_record(number).start;
             start..start + BLOCK_BYTES
@@ -469,8 +469,8 @@ impl<M: Media> Scan<M> {
         persist_now(&mut self.media, &both)?;
         let table = self.geometry.table();
         if lost {
-            // The next commit counts only whole records. No line with the next commit's number may exist before that
-            // commit.
+            // The next commit counts only whole records. Before that commit, no line on the medium may have the
+            // commit's number.
             let (future, rest) = std::mem::take(&mut self.erase)
                 .into_iter()
                 .partition(|slot| {
@@ -489,7 +489,7 @@ impl<M: Media> Scan<M> {
         let erase = std::mem::take(&mut self.erase);
         self.revive();
         self.zero(&erase);
-        // The whole table is persisted, including lines that look empty, because a zero may be visible without being
+        // The whole table is persisted, including lines that look empty: a zero may be visible although it is not
         // durable.
         persist_now(&mut self.media, &[table])?;
         let mut deleted = std::mem::take(&mut self.deleted);
@@ -559,7 +559,7 @@ impl<M: Media> Scan<M> {
     }
 }
 
-/// Compares the keys of two lines. Keys that are continued in pieces are put together in `names`.
+/// Compares the keys of two lines. Keys that continue in pieces are assembled in `names`.
 fn compare_keys<M: Media>(
     reader: &Reader<'_, M>,
     a: u32,

@@ -1,4 +1,4 @@
-//! Images that only a program with knowledge of the checksums could make.
+//! Images that only a program which can compute the checksums could make.
 
 use super::*;
 use crate::geometry::LINE_BYTES;
@@ -33,7 +33,7 @@ fn line(start: u16, key_len: u32, value_len: u32, len: u16) -> Line {
     }
 }
 
-/// Returns an image with these lines, all of which the commit counts.
+/// Returns an image with these lines. Its commit record counts all of them.
 fn image(payload: &[u8], lines: &[Line]) -> Plain {
     let mut medium = Plain(vec![0; GEOMETRY.image_bytes()]);
     format(&mut medium, &IDENTITY, &GEOMETRY).unwrap();
@@ -114,7 +114,7 @@ fn of_two_whole_versions_the_newer_counts_and_a_third_is_no_concern() {
     let mut lines = [line(0, 2, 2, 4), line(0, 2, 3, 5), line(0, 2, 1, 3)];
     lines[1].born = 2;
     let medium = image(b"aabbb", &lines);
-    // The commit record is that of commit 1 and counts three records.
+    // The commit record has the number 1 and counts three records.
     let scan = Scan::open(medium, None).unwrap();
     let loss = scan.loss().unwrap();
     assert_eq!((loss.counted, loss.whole), (3, 1));

@@ -1,7 +1,7 @@
 //! The store: an ordered map whose records stay where they were received or copied to (`docs/spec/packet-store.md`).
 //!
 //! Purpose: the state that reading, transactions, packing and recovery share. Invariants: there is only one transaction
-//! at a time; records that the last commit counts are never overwritten; a dead line is used again only after the
+//! at a time. Records that the last commit counts are never overwritten. A dead line is used again only after the
 //! commit that made it dead. This module reads no clock, and does not interpret kinds, orders or expiries.
 
 use std::cmp::Ordering;
@@ -22,20 +22,20 @@ use crate::reader::{Pieces, Reader};
 use crate::record::Record;
 use crate::superblock::Identity;
 
-/// One line in this many is the reserve ([`Room`]). A small store reserves [`LINES_RESERVE_MIN`] lines, but at most one
-/// in [`LINES_RESERVE_FRACTION_MAX`], because a session and its reply take a line each.
+/// One in this many lines is the reserve ([`Room`]). In a small store the reserve has [`LINES_RESERVE_MIN`] lines, but
+/// at most one in [`LINES_RESERVE_FRACTION_MAX`], because a session takes a line, and so does its reply.
 const LINES_RESERVE_FRACTION: u32 = 16;
 const LINES_RESERVE_MIN: u32 = 2048;
 const LINES_RESERVE_FRACTION_MAX: u32 = 4;
 
-/// Effect of a transaction on a key. Effects are undone from the last to the first.
+/// The effect of a transaction on a key, which an abort undoes. Effects are undone from the last to the first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Undo {
     /// The transaction created the key.
     Created(u32),
     /// The transaction created the key, and removed it again.
     Removed(u32),
-    /// The key had this newest version before. If that version was deleted, this commit had deleted it.
+    /// The key had this newest version before. If that version was deleted, the commit with this number had deleted it.
     Replaced {
         key: u32,
         head: u32,
@@ -43,13 +43,13 @@ pub(crate) enum Undo {
     },
 }
 
-/// An open store, as the module's text describes.
+/// An open store, as the text of this module describes.
 pub struct PacketStore<M> {
     pub(crate) media: M,
     pub(crate) identity: Identity,
     pub(crate) geometry: Geometry,
     pub(crate) seed: u32,
-    /// The last commit, which is durable.
+    /// The last commit that took effect, which is durable.
     pub(crate) done: Commit,
     /// The next commit, with the changes of the current transaction so far.
     pub(crate) next: Commit,
@@ -58,13 +58,13 @@ pub struct PacketStore<M> {
     /// Whether the store's lines may state prefixes of keys.
     pub(crate) prefixes: bool,
     pub(crate) pieces: Pieces,
-    /// For each line below `fresh`: the line of the previous version, while a snapshot needs that version or the
-    /// transaction is not committed.
+    /// For each line below `fresh`, the line of the key's previous version. The previous version is kept while a
+    /// snapshot needs it, or while the transaction is not committed.
     pub(crate) older: Vec<u32>,
     pub(crate) free_lines: Vec<u32>,
-    /// Lines from this line on were never used; nothing is kept in memory for them.
+    /// The lines from this line on were never used. No memory is used for the lines that were never used.
     pub(crate) fresh: u32,
-    /// Lines that are dead since the last commit or longer, and are still on the medium.
+    /// Lines that are dead since the last commit, or longer, and are still on the medium.
     pub(crate) pending: Vec<u32>,
     pub(crate) lines_reserve: usize,
     /// Number of lines that should be free besides the reserve.
@@ -76,28 +76,30 @@ pub struct PacketStore<M> {
     pub(crate) undo: Vec<Undo>,
     /// Keys whose newest version is deleted, with the commit that deleted it.
     pub(crate) gone: FxHashMap<u32, u64>,
-    /// Deleted keys whose older versions must be erased first.
+    /// Deleted keys that can leave the list only after their older versions were erased.
     later: Vec<u32>,
-    /// Commits at which snapshots read, with the number of snapshots.
+    /// Commits at which snapshots read, each with the number of its snapshots.
     snapshots: BTreeMap<u64, u32>,
     /// Keys with versions that only snapshots need.
     chained: FxHashSet<u32>,
-    /// Whether a dead line was damaged, so that its share in the sum is unknown.
+    /// Whether a dead line was damaged. The share of a damaged line in the sum is unknown, so the sum must be computed
+    /// again.
     pub(crate) recount: bool,
-    /// Copy of the key that is being processed; reused, so that no key needs an allocation.
+    /// Copy of the key that is being processed. The buffer is used again for each key, so that no key needs an
+    /// allocation.
     pub(crate) key: Vec<u8>,
     failed: bool,
 }
 
-/// A commit at which to read. Give it back with [`PacketStore::release`]: while it exists, the versions that it sees
-/// stay, and nothing is packed.
+/// A commit whose state can be read. A snapshot must be given back with [`PacketStore::release`]. While it exists, the
+/// versions that it sees stay, and nothing is packed.
 #[derive(Debug)]
 pub struct Snapshot {
     at: u64,
 }
 
 impl<M: Media> PacketStore<M> {
-    /// Returns a store without records over a clean table; recovery adds the records.
+    /// Makes a store without records over a table without lines. Recovery then adds the records.
     pub(crate) fn empty(media: M, identity: Identity, geometry: Geometry, done: Commit) -> Self {
         let least = LINES_RESERVE_MIN.min(geometry.lines / LINES_RESERVE_FRACTION_MAX);
         let reserve = (geometry.lines / LINES_RESERVE_FRACTION).max(least);
@@ -115,7 +117,7 @@ impl<M: Media> PacketStore<M> {
             keys: Keys::new(geometry.lines, hash_seed(&identity)),
             prefixes: false,
             pieces: Pieces::default(),
-            // Reserved memory that is not accessed takes no pages.
+            // Memory that is only reserved takes no pages.
             older: Vec::with_capacity(index(geometry.lines)),
             free_lines: Vec::new(),
             fresh: 0,
@@ -159,12 +161,12 @@ impl<M: Media> PacketStore<M> {
         &self.media
     }
 
-    /// Returns the medium, for an owner that lends it to a log and to a store in turn.
+    /// Returns the medium, for an owner that gives it alternately to a log and a store.
     pub(crate) fn media_mut(&mut self) -> &mut M {
         &mut self.media
     }
 
-    /// Gives the medium back.
+    /// Closes the store, and returns its medium.
     #[must_use]
     pub fn into_media(self) -> M {
         self.media
@@ -183,7 +185,7 @@ impl<M: Media> PacketStore<M> {
         Digest::new(key, hash_seed(&self.identity))
     }
 
-    /// Returns the number of a key, deleted or not.
+    /// Returns the number of a key, whether the key is deleted or not.
     pub(crate) fn find(&self, digest: &Digest, key: &[u8]) -> Option<u32> {
         let reader = self.reader();
         self.keys.find(digest, |slot| reader.compare(slot, key))
@@ -205,7 +207,7 @@ impl<M: Media> PacketStore<M> {
             Some(found) if self.is_gone(found) => Ok(None),
             Some(found) => self.record(self.keys.head(found)).map(Some),
             None => {
-                // A damaged key does not compare equal, but has the same hash.
+                // A damaged key does not compare as equal, but it has the same hash.
                 let reader = self.reader();
                 let mut same = self.keys.same_tag(&digest);
                 match same.find(|slot| !reader.is_whole(*slot)) {
@@ -218,14 +220,14 @@ impl<M: Media> PacketStore<M> {
         }
     }
 
-    /// Returns whether a key has a record; the value is not checked.
+    /// Returns whether a key has a record. The value is not checked.
     #[must_use]
     pub fn contains(&self, key: &[u8]) -> bool {
         let found = self.find(&self.digest(key), key);
         found.is_some_and(|key| !self.is_gone(key))
     }
 
-    /// Returns the length of key and value of a key's record, without a check of the record.
+    /// Returns the length of key and value of a key's record. The record is not checked.
     #[must_use]
     pub fn bytes_of(&self, key: &[u8]) -> Option<usize> {
         let found = self.find(&self.digest(key), key);
@@ -250,7 +252,7 @@ impl<M: Media> PacketStore<M> {
         self.done.records == 0
     }
 
-    /// Returns the version of a key that a reader at this commit sees.
+    /// Returns the version of a key that a reader at this commit sees; `at`: `None` means the current state.
     pub(crate) fn version_at(&self, key: u32, at: Option<u64>) -> Option<u32> {
         let Some(at) = at else {
             return (!self.is_gone(key)).then(|| self.keys.head(key));
@@ -268,7 +270,7 @@ impl<M: Media> PacketStore<M> {
         None
     }
 
-    /// Returns a snapshot: the state of the last commit can be read until the snapshot's release.
+    /// Makes a snapshot: the state of the last commit can be read until the snapshot is released.
     pub fn snapshot(&mut self) -> Snapshot {
         let at = self.done.commit;
         *self.snapshots.entry(at).or_default() += 1;
@@ -299,20 +301,20 @@ impl<M: Media> PacketStore<M> {
             .saturating_sub(room.leaves(self.lines_reserve, self.lines_records))
     }
 
-    /// Returns the number of lines without a record.
+    /// Returns the number of lines that hold no record.
     fn lines_left(&self) -> usize {
         let fresh = index(self.geometry.lines - self.fresh);
         fresh + self.free_lines.len() + self.pending.len()
     }
 
-    /// Notes that all lines below this line are in use, or free again.
+    /// Notes that all lines below this line are used, or were used and are free again.
     pub(crate) fn set_fresh(&mut self, fresh: u32) {
         self.fresh = fresh;
         self.older.resize(index(fresh), NONE);
     }
 
     /// Sets the number of frames and lines that should be free besides the reserve, for acknowledged updates that have
-    /// not arrived yet. The limit is half of the free space of an empty store.
+    /// not arrived yet. At most half of the free space of an empty store is set aside.
     pub fn keep_ahead(&mut self, frames: usize, lines: usize) {
         let reserve = self.frames.reserve();
         let most = index(self.geometry.frames).saturating_sub(reserve) / 2;
@@ -320,8 +322,8 @@ impl<M: Media> PacketStore<M> {
         self.lines_ahead = lines.min((index(self.geometry.lines) - self.lines_reserve) / 2);
     }
 
-    /// Reserves space that only [`Room::Reserved`] may take, for further records of `bytes` bytes. The number of these
-    /// records is the number of keys from `from` on. The limit is a quarter of the free space of an empty store.
+    /// Reserves space for further records of `bytes` bytes. Only [`Room::Reserved`] may take this space. One record is
+    /// reserved for each key from `from` on. At most a quarter of the free space of an empty store is reserved.
     pub fn keep_for_records(&mut self, from: &[u8], bytes: usize) {
         let records = self.count_between(Bound::Included(from), Bound::Unbounded);
         let records = usize::try_from(records).expect("lines are counted in 32 bits");
@@ -338,13 +340,14 @@ impl<M: Media> PacketStore<M> {
         self.frames.is_crowded() || self.lines_left() < lines
     }
 
-    /// Returns whether fewer frames or lines are free than should be.
+    /// Returns whether fewer frames or lines are free than should be free.
     #[must_use]
     pub fn is_short(&self) -> bool {
         self.frames.is_scarce() || self.line_room(Room::Ordinary) < self.lines_ahead
     }
 
-    /// Takes a line to store into. The function prefers a dead line, because storing over the line erases it.
+    /// Takes a line into which a version can be stored. The function prefers a dead line, because storing into it
+    /// erases the dead version.
     pub(crate) fn take_line(&mut self) -> u32 {
         if let Some(slot) = self.pending.pop().or_else(|| self.free_lines.pop()) {
             return slot;
@@ -355,7 +358,7 @@ impl<M: Media> PacketStore<M> {
         slot
     }
 
-    /// Adds a range to the next persist; neighbours become one range.
+    /// Adds a range to the next persist. Ranges that touch become one range.
     pub(crate) fn mark(&mut self, range: Range<usize>) {
         if range.is_empty() {
             return;
@@ -376,7 +379,7 @@ impl<M: Media> PacketStore<M> {
         }
     }
 
-    /// Makes the commit take effect: `docs/spec/packet-store.md` §4.
+    /// Makes the next commit take effect: `docs/spec/packet-store.md` §4.
     pub(crate) fn commit_now(&mut self) -> Result<(), Error> {
         self.usable()?;
         if self.undo.is_empty() {
@@ -412,8 +415,8 @@ impl<M: Media> PacketStore<M> {
         Ok(())
     }
 
-    /// Erases every dead line durably. The erasure is step 2 of a transaction, done early. The frames to which these
-    /// lines pointed can be lent afterwards.
+    /// Erases every dead line durably. The erasure is step 2 of a transaction, done early. After the erasure, the
+    /// frames into which these lines pointed can be lent.
     pub(crate) fn erase_dead(&mut self) -> Result<(), Error> {
         self.usable()?;
         let erased = self.persist_changes();
@@ -424,8 +427,8 @@ impl<M: Media> PacketStore<M> {
     }
 
     fn persist_both(&mut self) -> Result<(), MediaError> {
-        // First, all that the commit record relies on becomes durable: the new records, and the erasure of older
-        // records.
+        // First, everything on which the commit record relies becomes durable: the new records, and the erasure of
+        // older records.
         self.persist_changes()?;
         // Then the commit record becomes durable.
         let range = self.next.store(&mut self.media, self.seed);
@@ -447,8 +450,9 @@ impl<M: Media> PacketStore<M> {
     }
 
     /// Releases the versions of a key that are not needed. A deleted newest version is released last, by a commit of
-    /// its own: while an older version may be on the medium, the deleted version says that the key is deleted. So a
-    /// deleted newest version is released only at the end of a commit that has erased the versions released before.
+    /// its own. While an older version may be on the medium, the deleted version states that the key is deleted. So a
+    /// deleted newest version is released only at the end of a commit that has erased all versions which were released
+    /// before.
     fn settle(&mut self, key: u32, committed: bool) {
         let head = self.keys.head(key);
         if head == NONE {
@@ -479,7 +483,7 @@ impl<M: Media> PacketStore<M> {
         }
     }
 
-    /// Releases the older versions of a key that are not needed, while there are snapshots.
+    /// Releases the older versions of a key that no snapshot needs, while there are snapshots.
     fn settle_chain(&mut self, key: u32, head: u32) {
         let mut newer = head;
         let mut until = born(&self.reader().raw(head));
@@ -494,7 +498,7 @@ impl<M: Media> PacketStore<M> {
                 None => until,
                 Some(dead) => until.min(dead),
             };
-            // A deleted version hides older versions from readers between its end and the next version.
+            // A deleted version hides the older versions from readers between its own end and the next version.
             let hides = line::dead(&raw).is_some() && self.older[index(slot)] != NONE;
             if hides || self.is_seen(from, end) {
                 self.chained.insert(key);
@@ -507,7 +511,7 @@ impl<M: Media> PacketStore<M> {
         }
     }
 
-    /// Returns whether a snapshot sees a version that was born and ended by these commits.
+    /// Returns whether a snapshot sees a version that the commit `born` wrote and the commit `end` replaced or deleted.
     fn is_seen(&self, born: u64, end: u64) -> bool {
         born < end && self.snapshots.range(born..end).next().is_some()
     }
@@ -518,7 +522,7 @@ impl<M: Media> PacketStore<M> {
         self.set_counts(key, false);
     }
 
-    /// Notes that the newest version is not deleted; returns the commit that had deleted it.
+    /// Notes that the newest version of a key is not deleted. Returns the commit that had deleted it.
     pub(crate) fn unset_gone(&mut self, key: u32) -> Option<u64> {
         let commit = self.gone.remove(&key)?;
         self.set_counts(key, true);
@@ -529,14 +533,14 @@ impl<M: Media> PacketStore<M> {
         self.at_its_name(key, |keys, compare| keys.set_counts(key, counts, compare));
     }
 
-    /// Takes a key out of the list.
+    /// Removes a key from the list.
     pub(crate) fn remove_key(&mut self, key: u32) {
         self.at_its_name(key, |keys, compare| keys.remove(key, compare));
         self.gone.remove(&key);
         self.chained.remove(&key);
     }
 
-    /// Calls `act` on the list of keys, with a comparison for this key.
+    /// Calls `act` with the list of keys, and with a function that compares a key with this key.
     fn at_its_name(&mut self, key: u32, act: impl FnOnce(&mut Keys, &dyn Fn(u32) -> Ordering)) {
         let head = self.keys.head(key);
         let reader = Reader {
@@ -552,7 +556,7 @@ impl<M: Media> PacketStore<M> {
         act(&mut self.keys, &|slot| reader.compare(slot, name));
     }
 
-    /// Frees a version that is no longer needed; the next transaction can use its space.
+    /// Frees a version that is no longer needed. The next transaction can use its space.
     pub(crate) fn free_line(&mut self, slot: u32) {
         for piece in self.pieces.remove(&slot).into_iter().flatten() {
             self.frames.detach(piece);
@@ -611,14 +615,14 @@ impl<M: Media> PacketStore<M> {
     }
 }
 
-/// Space that each part of a store takes.
+/// The space that each part of a store takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// Number of records.
     pub records: u64,
     /// Number of the last commit.
     pub commit: u64,
-    /// Order of the log that the store states; 0: none.
+    /// Order of the log that the store states; 0: it states no order.
     pub order: u64,
     /// Number of lines in the table.
     pub lines: u32,
@@ -636,7 +640,7 @@ pub struct Stat {
     pub frames_used: u32,
     /// Bytes of records.
     pub bytes_live: u64,
-    /// In frames that hold records: the number of bytes that belong to no record.
+    /// Number of bytes that belong to no record, in frames that hold records.
     pub bytes_dead: u64,
 }
 

@@ -17,17 +17,18 @@ use crate::geometry::{BLOCK_BYTES, Geometry, LINE_BYTES, commit_record, is_zero,
 use crate::medium::persist_now;
 
 const MAGIC: [u8; 8] = *b"pmnetPKT";
-/// Format version of a store without a log. Each version has another layout.
+/// Format version of a store without a log. Each version has a layout of its own.
 pub const FORMAT_VERSION: u32 = 1;
-/// Format version of a region that a log shares, and the version before it, in which no key has a prefix.
+/// Format version of a region that a log shares.
 const FORMAT_VERSION_SHARED: u32 = 3;
+/// The earlier format version of such a region, in which no key has a prefix.
 const FORMAT_VERSION_BARE: u32 = 2;
 const CRC_AT: usize = 60;
 
 /// The identity of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// A random number from the creation of the store; part of every checksum.
+    /// A random number that was chosen when the store was created. It is a part of every checksum.
     pub uuid: u128,
     /// Shard whose data the store holds (protocol.md §1).
     pub shard: u32,
@@ -40,7 +41,7 @@ impl Identity {
     }
 }
 
-/// Reads a whole copy: returns its content, and whether keys may have prefixes.
+/// Reads a whole copy. Returns its content, and whether keys may have prefixes.
 pub(crate) fn read(image: &[u8]) -> Result<(Identity, Geometry, bool), OpenError> {
     let Some((first, second)) = image
         .split_at_checked(BLOCK_BYTES)
@@ -100,7 +101,7 @@ fn encode(identity: &Identity, geometry: &Geometry) -> [u8; LINE_BYTES] {
     out
 }
 
-/// Decodes a copy. `Err(None)`: the copy is not a superblock, or is damaged.
+/// Decodes a copy. `Err(None)`: the bytes are not a superblock, or are damaged.
 fn decode(raw: &[u8; LINE_BYTES]) -> Result<(Identity, Geometry, bool), Option<OpenError>> {
     let crc = u32::from_le_bytes(take(raw, CRC_AT));
     if raw[..8] != MAGIC || crc32c::crc32c(&raw[..CRC_AT]) != crc {
@@ -130,7 +131,7 @@ fn decode(raw: &[u8; LINE_BYTES]) -> Result<(Identity, Geometry, bool), Option<O
     Ok((identity, geometry, found == FORMAT_VERSION_SHARED))
 }
 
-/// Returns whether the image contains only bytes that `format` stores before copy 0, torn or not.
+/// Returns whether the image contains only bytes that `format` stores before copy 0, even if some of them are torn.
 fn is_unfinished(image: &[u8]) -> bool {
     let record = commit_record(0);
     is_zero(&image[..BLOCK_BYTES])
@@ -138,8 +139,8 @@ fn is_unfinished(image: &[u8]) -> bool {
         && image.get(record.end..).is_none_or(is_zero)
 }
 
-/// Creates an empty store in a blank image, or in an image where a crash interrupted this call. The store is durable
-/// when the call returns. The next step is [`Scan::open`](crate::Scan::open).
+/// Creates an empty store in a blank image, or in an image in which a crash interrupted an earlier call. The store is
+/// durable when the call returns. After the call, [`Scan::open`](crate::Scan::open) can open the store.
 ///
 /// # Errors
 /// [`OpenError::Geometry`], [`OpenError::Truncated`] (image too small), [`OpenError::NotBlank`] if any byte in the
@@ -160,7 +161,7 @@ pub fn format<M: Media>(
     if !is_unfinished(place) {
         return Err(OpenError::NotBlank);
     }
-    // The first commit record is stored before anything marks the image as a store.
+    // The first commit record is stored before anything says that the image is a store.
     let range = Commit::default().store(&mut media, identity.seed());
     persist_now(&mut media, &[range])?;
     write(&mut media, identity, geometry)
@@ -173,7 +174,7 @@ pub(crate) fn write<M: Media>(
     geometry: &Geometry,
 ) -> Result<(), OpenError> {
     let superblock = encode(identity, geometry);
-    // Copy 0 comes last: while it is zero, the store may be unfinished, and was never used.
+    // Copy 0 is written last: while it is zero, the store may be incomplete, and was never used.
     for start in [BLOCK_BYTES, 0] {
         media.store(start, &superblock);
         let place = start..start + LINE_BYTES;
@@ -228,7 +229,7 @@ mod tests {
         }
     }
 
-    /// The version is the first number after the magic number.
+    /// The version is the number directly after the magic number.
     fn with_version(geometry: &Geometry, version: u8) -> Result<bool, OpenError> {
         let mut image = vec![0; geometry.image_bytes()];
         let mut block = encode(&IDENTITY, geometry);

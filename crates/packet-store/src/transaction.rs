@@ -1,7 +1,7 @@
-//! Transactions: many changes, one durable step (`docs/spec/packet-store.md` §4, §5).
+//! Transactions: many changes that take effect in one durable step (`docs/spec/packet-store.md` §4, §5).
 //!
 //! Changes are stored in free space, and the holder of the transaction sees them at once. Before the commit the changes
-//! have no effect on the medium, so a dropped transaction is undone without a store.
+//! have no effect on the medium, so a dropped transaction is undone without any write to the medium.
 
 use std::ops::Range;
 
@@ -16,8 +16,9 @@ use crate::prefix::{Prefix, joined};
 use crate::record::{Meta, Record};
 use crate::store::{PacketStore, Undo, born};
 
-/// A record with more bytes has frames of its own. These frames are never packed, and less than a ninth of them is
-/// unused. In a full store, such a record can be overwritten and moved without its neighbours.
+/// A record with more bytes has frames of its own (a large record). The frames of a large record are never packed, and
+/// less than a ninth of them is unused. In a full store, such a record can be overwritten and moved without moving
+/// other records.
 const LARGE_BYTES: usize = 16 << 10;
 
 impl Line {
@@ -54,7 +55,7 @@ pub struct InPlace {
 pub struct Packet {
     /// Number of the frame.
     pub frame: u32,
-    /// Range of the payload in the frame.
+    /// Range of the payload in its frame.
     pub payload: Range<usize>,
     /// CRC32C of the payload, which its sender computed and the receiver checked.
     pub crc: u32,
@@ -78,7 +79,7 @@ impl Packet {
 }
 
 impl<M: Media> Transaction<'_, M> {
-    /// Returns the record of a key; see [`PacketStore::get`].
+    /// Returns the record of a key like [`PacketStore::get`].
     ///
     /// # Errors
     /// The errors of [`PacketStore::get`].
@@ -86,7 +87,7 @@ impl<M: Media> Transaction<'_, M> {
         self.store.get(key)
     }
 
-    /// Returns the store as this transaction sees it.
+    /// Returns the store with the changes of this transaction.
     #[must_use]
     pub fn store(&self) -> &PacketStore<M> {
         self.store
@@ -95,17 +96,17 @@ impl<M: Media> Transaction<'_, M> {
     /// Writes a record by copying key and value. An existing record of the key is replaced.
     ///
     /// # Errors
-    /// [`Error::Full`], [`Error::TooLong`]: nothing happened. [`Error::Media`]: a persist failed before.
+    /// [`Error::Full`], [`Error::TooLong`]: nothing has changed. [`Error::Media`]: an earlier persist failed.
     pub fn put(&mut self, key: &[u8], value: &[u8], meta: Meta, room: Room) -> Result<(), Error> {
         self.store.put(key, value, meta, room)
     }
 
-    /// Keeps a packet in its lent frame, and writes the records in it. The frame belongs to the store from now on; if
+    /// Keeps a packet in its lent frame, and writes the records in it. From now on the frame belongs to the store. If
     /// the transaction is undone, the frame becomes free.
     ///
     /// # Errors
-    /// [`Error::Full`]: there are too few lines. [`Error::TooLong`]: a range is not inside, a value stands before its
-    /// key, or there is no record. Nothing happened, and the frame is still lent.
+    /// [`Error::Full`]: there are too few lines. [`Error::TooLong`]: a range is not inside the payload, a value stands
+    /// before its key, or there is no record. Nothing has changed, and the frame is still lent.
     ///
     /// # Panics
     /// If the frame is not lent.
@@ -122,13 +123,13 @@ impl<M: Media> Transaction<'_, M> {
     /// Removes a record. Returns whether the record existed.
     ///
     /// # Errors
-    /// [`Error::Media`]: an earlier persist failed. A removal always has space.
+    /// [`Error::Media`]: an earlier persist failed. A removal always finds space.
     pub fn remove(&mut self, key: &[u8]) -> Result<bool, Error> {
         self.store.remove(key)
     }
 
     /// States the order of the log up to which the store has applied updates, from this commit on. A transaction
-    /// without any other change does not commit.
+    /// without any other change is not committed.
     pub fn set_order(&mut self, order: u64) {
         self.store.next.order = order;
     }
@@ -136,7 +137,7 @@ impl<M: Media> Transaction<'_, M> {
     /// Makes all changes durable, in one atomic step.
     ///
     /// # Errors
-    /// [`Error::Media`]. In this case it is unknown whether the transaction is durable. Do not rely on the store's
+    /// [`Error::Media`]. It is then unknown whether the transaction is durable. The caller must not rely on the store's
     /// content until the store is opened again.
     pub fn commit(self) -> Result<(), Error> {
         self.store.commit_now()
@@ -198,9 +199,9 @@ impl<M: Media> PacketStore<M> {
         Ok(())
     }
 
-    /// Keeps a packet, and writes the records in it. `logged`: the frame belongs to the log in the same region, is
-    /// durable in the log, and stays the log's too until the log releases it. The key of each record is `prefix`,
-    /// followed by its bytes in the packet.
+    /// Keeps a packet, and writes the records in it. `logged`: the frame belongs to the log in the same region, and is
+    /// durable in the log. The log keeps the frame, too, until it releases it. The key of each record is `prefix`,
+    /// followed by the key's bytes in the packet.
     pub(crate) fn put_in_place(
         &mut self,
         packet: &Packet,
@@ -289,7 +290,7 @@ impl<M: Media> PacketStore<M> {
         Err(Error::Full { what })
     }
 
-    /// Returns a line of the next commit that has no place yet.
+    /// Makes a line for the next commit. The line has no place for its bytes yet.
     fn new_line(&self, meta: &Meta, key_len: usize, value_len: usize) -> Line {
         let narrow = |len: usize| u32::try_from(len).expect("both have a bound below 2^25");
         Line {
@@ -311,7 +312,7 @@ impl<M: Media> PacketStore<M> {
         }
     }
 
-    /// Stores the bytes of key and value from byte `at` on into a place, and stores the line of this part.
+    /// Stores the bytes of key and value, from byte `at` on, into a place. Then stores the line of this part.
     fn store_part(
         &mut self,
         line: &mut Line,
@@ -348,7 +349,7 @@ impl<M: Media> PacketStore<M> {
         self.frames.attach(line.frame, slot, line.weight());
     }
 
-    /// Makes a new version the newest one of its key.
+    /// Makes a new version the newest version of its key.
     fn link(&mut self, key: &[u8], slot: u32) {
         let digest = self.digest(key);
         self.count(slot);
@@ -451,11 +452,11 @@ impl<M: Media> PacketStore<M> {
         self.mark(self.geometry.line(slot));
     }
 
-    /// Undoes the changes of the current transaction. The lines of these changes are erased by the next persist, before
-    /// a commit with this number can take effect.
+    /// Undoes the changes of the current transaction. The next persist erases the lines of these changes, before a
+    /// commit with their number can take effect.
     pub(crate) fn abort(&mut self) {
         if self.usable().is_err() {
-            // The commit record may be durable, and any further store could become part of that commit.
+            // The commit record may be durable already, and any further write could become a part of that commit.
             return;
         }
         let mut removed = FxHashSet::default();
@@ -498,8 +499,8 @@ impl<M: Media> PacketStore<M> {
         self.frames.keep_promises();
     }
 
-    /// Lends a free frame to the packet loop, or `None` if only the reserve is left. [`Transaction::put_in_place`] can
-    /// keep a packet in the frame.
+    /// Lends a free frame to the packet loop. Returns `None` if only the reserve is left. [`Transaction::put_in_place`]
+    /// can keep a packet in the frame.
     pub fn lend_frame(&mut self) -> Option<u32> {
         self.frames.lend()
     }
@@ -518,7 +519,7 @@ impl<M: Media> PacketStore<M> {
         self.geometry.frame_offset(frame)
     }
 
-    /// Stores bytes into a lent frame, as a network interface does.
+    /// Stores bytes into a lent frame, as a network interface would do it.
     ///
     /// # Panics
     /// If the frame is not lent, or the bytes do not fit.

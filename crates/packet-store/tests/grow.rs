@@ -1,4 +1,4 @@
-//! A copy of a store in a larger image: its contents, and the image that a crash in any of its persists leaves.
+//! A copy of a store in a larger image: its contents, and the image that a crash in any of the copy's persists leaves.
 
 mod support;
 
@@ -16,7 +16,7 @@ const SMALL: Geometry = Geometry {
     log_entries: 0,
 };
 
-/// A medium on which a crash leaves each word that no completed persist covers old or new, at random.
+/// A medium on which a crash leaves each word old or new at random, unless a completed persist covers the word.
 struct Forgetful {
     image: Vec<u8>,
     durable: Vec<u8>,
@@ -190,7 +190,7 @@ fn what_is_damaged_or_too_small_or_taken_is_refused() {
     let taken = refused(image.clone(), vec![1], needed);
     assert!(matches!(taken, OpenError::NotBlank), "{taken}");
     let mut damaged = image;
-    // The first line in use loses its checksum.
+    // The first line that is in use loses its checksum.
     let start = 16384;
     let line = (0..192)
         .map(|at| start + at * 64)

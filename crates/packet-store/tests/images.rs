@@ -13,8 +13,9 @@ const GEOMETRY: Geometry = Geometry {
     frame_bytes: 2048,
     log_entries: 0,
 };
-/// Offsets of the table and of the frames.
+/// Offset of the table of lines in the image.
 const TABLE: usize = 16384;
+/// Offset of the frames in the image.
 const FRAMES: usize = TABLE + 128 * LINE_BYTES;
 
 /// Returns a store with every form of record, and its content before and after the last commit.
@@ -81,7 +82,7 @@ fn look(image: Vec<u8>) -> Result<(Content, bool), OpenError> {
             Err(_) => wrong = true,
         }
     }
-    // The lines of a repaired store are whole from then on.
+    // From then on, the lines of the repaired store are whole.
     let again = Scan::open(Plain::new(store.into_media().image), Some(IDENTITY.shard))?;
     assert_eq!(again.loss(), None);
     Ok((found, wrong))
@@ -104,12 +105,12 @@ fn a_flipped_bit_is_never_served() {
             Err(OpenError::Media(error)) => panic!("{error}"),
             Err(_) => refused += 1,
             Ok((found, wrong)) => {
-                // A record that was given up on purpose may leave an older version, which was once written. The loss
-                // was reported.
+                // If a newer version was given up on purpose, an older version of the record may remain, which was
+                // written at an earlier time. The loss of the newer version was reported.
                 let written =
                     |(key, row)| before.get(key) == Some(row) || after.get(key) == Some(row);
                 assert!(found.iter().all(written), "byte {at}: never written");
-                // If its commit record is damaged, the last commit looks torn.
+                // If the record of the last commit is damaged, the commit looks torn.
                 let last_commit = (8192..8256).contains(&at);
                 let right = found == after || last_commit && found == before;
                 assert!(
@@ -124,7 +125,7 @@ fn a_flipped_bit_is_never_served() {
         refused, 0,
         "one copy of each superblock and commit record is enough"
     );
-    // Each byte of six records, of their lines and pieces; of empty lines and of unused space.
+    // The loop has changed each byte of six records, of their lines and pieces, of empty lines, and of unused space.
     assert!(
         said > 5000 && harmless > 5000,
         "said {said}, harmless {harmless}"
@@ -188,7 +189,7 @@ fn a_damaged_value_has_its_key_and_can_be_removed() {
     image[at] ^= 1;
     let scan = Scan::open(Plain::new(image), Some(IDENTITY.shard)).unwrap();
     assert_eq!(scan.loss(), None);
-    // The three records of the packet share its checksum.
+    // The three records in the packet share its checksum.
     let keys: Vec<Vec<u8>> = scan.verify().into_iter().map(|damage| damage.key).collect();
     assert_eq!(keys, scan.damaged_keys());
     assert_eq!(keys, [b"k1".to_vec(), b"k2".to_vec(), b"packet".to_vec()]);
@@ -210,7 +211,7 @@ fn any_image_is_read_in_bounded_time() {
     for round in 0..2000 {
         let mut bad = image.clone();
         match round % 4 {
-            // Lines are copied into other slots.
+            // Lines are copied to other slots.
             0 => {
                 for _ in 0..8 {
                     let [from, to] = [(); 2].map(|()| TABLE + random.index(128) * LINE_BYTES);
@@ -282,7 +283,7 @@ fn a_store_whose_making_was_interrupted_is_made_again() {
         let mut medium = Plain::new(vec![0; GEOMETRY.image_bytes()]);
         medium.persists_left = Some(persists);
         assert!(format(&mut medium, &IDENTITY, &GEOMETRY).is_err());
-        // The state before the failed persist is not a store yet.
+        // The state before this persist is not a store yet.
         if persists == 2 {
             medium.image[..64].fill(0);
         }
@@ -292,7 +293,7 @@ fn a_store_whose_making_was_interrupted_is_made_again() {
             0 | 1 if medium.image[4096..4160].iter().all(|byte| *byte == 0) => {
                 assert!(matches!(error, Err(OpenError::Interrupted)));
             }
-            // One whole superblock is enough: the store is empty and usable.
+            // One whole superblock is enough for an empty and usable store.
             _ => error.unwrap(),
         }
         if persists == 0 {

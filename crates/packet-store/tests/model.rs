@@ -53,7 +53,8 @@ fn meta(random: &mut Random) -> Meta {
     }
 }
 
-/// Keeps a packet with some records, as a network interface would leave it. Returns whether the packet was kept.
+/// Keeps a packet with some records, as if a network interface had put it into a frame. Returns whether the packet was
+/// kept.
 fn in_place(
     transaction: &mut Transaction<'_, Plain>,
     frame: u32,
@@ -270,7 +271,7 @@ fn run(geometry: Geometry, seed: u64, steps: u32) {
         packed > 0 && full > 0,
         "packed {packed} bytes, full {full} times"
     );
-    // All snapshots and frames are given back, and all records removed: then all space is free again.
+    // When all snapshots and frames are given back, and all records are removed, all space is free again.
     for (snapshot, _) in snapshots {
         store.release(snapshot);
     }

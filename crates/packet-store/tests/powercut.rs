@@ -1,6 +1,6 @@
-//! The packet store's two ends of `make powercut`: a process that changes a store and prints what is durable, and a
-//! check of the store that a power cut left. Between them is a guest that records every write of its disk
-//! (`tests/powercut`).
+//! The two ends of `make powercut` for the packet store. One is a process that changes a store and prints which changes
+//! are durable, the other checks the store that a power cut has left. Between the two ends is a guest that records
+//! every write to its disk (`tests/powercut`).
 
 #[path = "../../../tests/shared/powercut.rs"]
 mod powercut;
@@ -36,7 +36,7 @@ enum Step {
     Remove(Vec<u8>),
 }
 
-/// Returns the steps of transaction `number`, which are always the same.
+/// Returns the steps of transaction `number`. The steps depend on the number alone.
 fn steps(number: u64) -> Vec<Step> {
     let mut random = Random(number.wrapping_mul(0x9e37_79b9));
     let mut steps: Vec<Step> = (0..=random.index(5))
@@ -77,7 +77,7 @@ fn expected(transactions: u64) -> Content {
     content
 }
 
-/// Returns a frame with the packet, as a network interface would leave it.
+/// Returns a packet in a frame, as if a network interface had put it there.
 fn received(store: &mut PacketStore<Told>, key: &[u8], value: &[u8]) -> Packet {
     let frame = store.lend_frame().expect("the store has room");
     let bytes = [key, value].concat();
@@ -107,8 +107,9 @@ fn take<M: Media>(transaction: &mut Transaction<'_, M>, step: &Step, packet: Opt
     }
 }
 
-/// A medium that prints after each persist how many transactions were promised, and how many were begun: `mark PROMISED
-/// BEGUN`. The medium continues when it gets a line of input, so between two marks at most one persist is in flight.
+/// A medium that prints after each persist how many transactions are promised, and how many have begun: `mark PROMISED
+/// BEGUN`. The medium waits for a line of input before it continues, so at most one persist is under way between two
+/// marks.
 struct Told {
     medium: AnyMedia,
     under_way: bool,
@@ -190,8 +191,8 @@ fn record(rounds: u64, path: &Path) {
     println!("end");
 }
 
-/// Returns the fault of the store at `path`, which must hold at least `durable` transactions and at most `most`. The
-/// store is repaired, as by a server, and continues.
+/// Returns what is wrong with the store at `path`, which must hold at least `durable` and at most `most` transactions.
+/// The store is repaired as a server would do it, and then used further.
 fn wrong(path: &Path, durable: u64, most: u64) -> Result<(), String> {
     let opened = || {
         let medium = open(path, Kind::File).map_err(|error| error.to_string())?;
@@ -226,13 +227,13 @@ fn wrong(path: &Path, durable: u64, most: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Not a test: `make powercut` runs this function on this machine and in the guest.
+/// Not a test: `make powercut` runs this function, on this machine and in the guest.
 #[test]
 fn child() {
     powercut::child(record, wrong);
 }
 
-/// Without a power cut the check passes; a broken promise is noticed.
+/// Without a power cut the check succeeds. If a promise is broken, the check notices it.
 #[test]
 fn what_was_recorded_is_there_and_what_was_not_is_missed() {
     let directory = tempfile::tempdir().unwrap();
@@ -260,7 +261,7 @@ fn what_was_recorded_is_there_and_what_was_not_is_missed() {
         format!("200 200 {}", copy("good").display()),
         format!("201 201 {}", copy("lost").display()),
         format!("198 199 {}", copy("early").display()),
-        // The keys of all records that are in packets.
+        // These are the keys of all records that are in packets.
         format!("200 200 {}", bent.display()),
     ];
     let verdicts = powercut::verdicts(directory.path(), &lines);

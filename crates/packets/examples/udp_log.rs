@@ -1,5 +1,5 @@
-//! A persistent log server over UDP: every datagram is kept in the buffer into which it was received, made durable, and
-//! answered with its position in the log. Needs root.
+//! A persistent log server over UDP. Every datagram is kept in the buffer into which it was received, made durable, and
+//! answered with its position in the log. The example needs root.
 //!
 //! ```sh
 //! cargo run --release -p pmnet-packets --example udp_log -- /dev/shm/udp.log eth0 10.0.0.2:7000
@@ -40,7 +40,7 @@ fn main() -> anyhow::Result<()> {
                 Err((_full, packet)) => region.release(packet),
             }
         }
-        // One fence makes all datagrams durable; the answers follow it.
+        // One fence makes all datagrams durable. The answers are sent after the fence.
         region.persist()?;
         for (from, order) in answers {
             region.send(from, order.to_string().as_bytes())?;

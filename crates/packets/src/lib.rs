@@ -3,8 +3,9 @@
 //!
 //! A [`Region`] is a file that survives the death of the process (on tmpfs or hugetlbfs), or that survives a power cut
 //! (an ordinary file). The network interface puts datagrams into the region, and [`Region::receive`] returns them as
-//! handles. [`Region::keep`] keeps a datagram *in its buffer*. [`Region::persist`] makes kept datagrams durable, with
-//! one fence for a burst. [`Region::kept`] finds them again after a restart, by the region's name. Nothing is copied.
+//! handles. [`Region::keep`] keeps a datagram *in the buffer* in which it arrived. [`Region::persist`] makes all kept
+//! datagrams durable, with one fence for a whole burst. [`Region::kept`] finds the kept datagrams again after a
+//! restart, by the region's name. No datagram is copied.
 //!
 //! | PASTE says | here |
 //! |---|---|
@@ -17,12 +18,13 @@
 //! | TCP beside the packet interface | a TCP of your own over [`Transport::Tcp`]: segments come as whole IP packets |
 //!
 //! A region is pmnet's ordered log with packet buffers as its frame space (`docs/spec/ordered-log.md` §11,
-//! `docs/spec/packet-buffers.md`). Kept datagrams have an order. A crash at any moment leaves a prefix that includes
-//! everything persisted. Space is freed from the oldest datagram on ([`Region::forget`]).
+//! `docs/spec/packet-buffers.md`). Kept datagrams have consecutive orders. After a crash at any moment, the region has
+//! the kept datagrams up to some order, including all that were persisted. Space is freed from the oldest datagram on,
+//! by [`Region::forget`].
 //!
-//! Needs root (or CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF) and a driver with native XDP. `examples/` has two whole
-//! servers: `udp_log.rs`, a log of datagrams, and `http_put`, which keeps the bodies of HTTP PUTs in the buffers in
-//! which they arrived.
+//! A region needs root (or CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF) and a driver with native XDP. `examples/` has two
+//! complete servers: `udp_log.rs`, a log of datagrams, and `http_put`, which keeps the bodies of HTTP PUTs in the
+//! buffers in which they arrived.
 //!
 //! With [`Records`], the buffer also becomes the record of a durable ordered map. The buffer stays with the store until
 //! the record is overwritten or removed, however far the log has advanced (`docs/spec/packet-store.md` §11).
@@ -47,34 +49,35 @@ pub use pmnet_dataplane::direct::{Places, Transport};
 pub use pmnet_packet_store::{Change, InPlace, Meta, Reading, Room};
 pub use records::{Records, RecordsOptions};
 
-/// Medium of a region, which determines the failures that the data survives.
+/// Medium of a region. The medium determines which failures the data survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Medium {
     /// A file on tmpfs or hugetlbfs: persisted data survives the death of the process.
     Memory,
-    /// As [`Medium::Memory`], but [`Region::persist`] flushes the lines as persistent memory needs it. It survives no
-    /// further failure. It serves to measure the cost of flushes without persistent memory.
+    /// As [`Medium::Memory`], but [`Region::persist`] flushes cache lines as persistent memory requires it. The data
+    /// survives no more failures than with [`Medium::Memory`]. This medium serves to measure the cost of flushes
+    /// without persistent memory.
     MemoryFlushed,
     /// An ordinary file: persisted data survives a power cut.
     File,
 }
 
-/// Place of a region, and the source of its packets.
+/// The place of a region, and the source of its packets.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Path of the region. If no file exists, one is created.
+    /// Path of the region. If there is no file at the path, one is created.
     pub path: PathBuf,
     /// Medium of the region.
     pub medium: Medium,
-    /// Bytes for packets of a new region: a buffer has 2048 bytes, on an ordinary file 4096.
+    /// Number of bytes for packets in a new region. A buffer has 2048 bytes; in an ordinary file it has 4096.
     pub bytes: u64,
     /// Names of the network interfaces.
     pub interfaces: Vec<String>,
-    /// Address and port whose datagrams are received. All other packets go to the system.
+    /// Address and port whose datagrams are received. All other packets are left to the system.
     pub listen: SocketAddr,
-    /// UDP datagrams or TCP segments. With TCP, "datagram" in this documentation means the whole IP packet of a
-    /// segment, received and sent. The program itself implements the other end of the connection: the system sees
-    /// nothing of it.
+    /// Whether UDP datagrams or TCP segments are received. With TCP, "datagram" in this documentation means the whole
+    /// IP packet of a segment, when it is received and when it is sent. The program itself implements its end of the
+    /// connection, of which the system sees nothing.
     pub transport: Transport,
 }
 
@@ -84,7 +87,7 @@ pub enum Error {
     /// Error of the file.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// Error of the log in the file, or of making it durable.
+    /// Error of the log in the file, or of a persist.
     #[error(transparent)]
     Log(#[from] LogError),
     /// Error of a region with log and store.
@@ -93,10 +96,10 @@ pub enum Error {
     /// Error of the store: it is full, or damaged, or the medium failed.
     #[error(transparent)]
     Records(#[from] pmnet_packet_store::Error),
-    /// Error of opening the sockets.
+    /// Error in opening the sockets.
     #[error(transparent)]
     Sockets(#[from] DirectError),
-    /// A socket failed: nothing more is received or sent.
+    /// A socket failed. Nothing more can be received or sent.
     #[error(transparent)]
     Socket(#[from] AfXdpError),
     /// There are not enough buffers for all queues of the interfaces.
@@ -114,8 +117,8 @@ pub enum Error {
     System(#[from] std::io::Error),
 }
 
-/// A datagram in the region. [`Region::keep`] or [`Region::release`] takes it. If a packet is dropped instead, nothing
-/// is received into its buffer any more.
+/// A datagram in the region. A packet must be passed to [`Region::keep`] or [`Region::release`]. If a packet is dropped
+/// instead, nothing is received into its buffer any more.
 #[derive(Debug)]
 #[must_use = "a packet is kept or released"]
 pub struct Packet(Arrived);
@@ -128,39 +131,41 @@ impl Packet {
     }
 }
 
-/// A kept datagram, as a restart finds it.
+/// A kept datagram, as [`Region::kept`] and [`Region::find`] return it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kept<'a> {
-    /// Order of the datagram among all kept ones, from 1.
+    /// Order of the datagram among all kept datagrams. The first order is 1.
     pub order: u64,
-    /// The number that the caller of [`Region::keep`] gave the datagram.
+    /// The number that the caller gave the datagram in [`Region::keep`].
     pub tag: u64,
-    /// Bytes of the datagram, in its buffer.
+    /// The bytes of the datagram, in its buffer.
     pub bytes: &'a [u8],
 }
 
 /// A region, with its sockets.
 pub struct Region {
-    // Dropped first, so that the kernel no longer stores into the memory.
+    // This field is dropped first, so that the kernel no longer stores into the memory.
     sockets: Receiver,
     log: Log<AnyMedia>,
 }
 
-/// The device number of a region's log. No device of pmnet has this number, so none takes the region for its log.
+/// The device number of a region's log. No device of pmnet has this number, so no device takes the region for its own
+/// log.
 const DEVICE: u32 = 0;
 
 impl Region {
-    /// Opens a region by its name, or creates it, and binds to every queue of the interfaces. A datagram that a crash
-    /// left incomplete is removed; persisted datagrams are present.
+    /// Opens the region at its path, or creates it. Binds to every queue of the interfaces. If a crash has left a
+    /// datagram incomplete, this datagram is removed. All persisted datagrams are present.
     ///
     /// # Errors
-    /// [`Error`]: the region is in use or damaged, the file is no such region, or the interface is not suitable. In
-    /// this case an existing region is unchanged, and no region is created.
+    /// [`Error`]: the region is in use or damaged, the file is no such region, or the interface is not suitable. If the
+    /// call fails, an existing region is unchanged, and no region is created.
     pub fn open(options: &Options) -> Result<Region, Error> {
         let (log, made) = log(options)?;
         let space = BufferSpace::of_log(log.medium().memory(), log.parameters())?;
         let sockets = Receiver::open(options, space).inspect_err(|_| {
-            // A region that was created by this call is of no use now. If it cannot be removed, the next call opens it.
+            // A region that was created by this call is useless if the call fails. If the region's file cannot be
+            // removed, the next call opens it.
             if made {
                 let _ = std::fs::remove_file(&options.path);
             }
@@ -171,32 +176,32 @@ impl Region {
         Ok(region)
     }
 
-    /// Returns whether every driver stores packets directly into the region. Otherwise the kernel copies each packet
-    /// once.
+    /// Returns whether every driver stores packets directly into the region. If a driver does not, the kernel copies
+    /// each packet once.
     #[must_use]
     pub fn is_zero_copy(&self) -> bool {
         self.sockets.is_zero_copy()
     }
 
-    /// Returns a text with the failures that persisted data survives.
+    /// Returns a text that names the failures which persisted data survives.
     #[must_use]
     pub fn survives(&self) -> &'static str {
         self.log.survives()
     }
 
-    /// Returns the numbers of buffers by owner: `kept` are those with kept datagrams and a few more, `held` those of
-    /// [`Packet`]s.
+    /// Returns the numbers of buffers by owner. `kept` counts the buffers with kept datagrams and a few more, `held`
+    /// the buffers of [`Packet`]s.
     #[must_use]
     pub fn buffers(&self) -> Places {
         self.sockets.places()
     }
 
-    /// Returns all kept datagrams, the oldest first.
+    /// Returns all kept datagrams, oldest first.
     pub fn kept(&self) -> impl Iterator<Item = Kept<'_>> {
         (self.log.applied() + 1..=self.log.last()).filter_map(|order| self.find(order))
     }
 
-    /// Returns the datagram with this order; `None`: there is none, or it is forgotten.
+    /// Returns the datagram with this order; `None`: there is no such datagram, or it was forgotten.
     #[must_use]
     pub fn find(&self, order: u64) -> Option<Kept<'_>> {
         Some(Kept {
@@ -206,7 +211,8 @@ impl Region {
         })
     }
 
-    /// Waits for datagrams for at most `wait`, and adds the waiting ones to `burst`, at most 64 of each queue.
+    /// Waits for datagrams for at most `wait`. Adds the datagrams that have arrived to `burst`, at most 64 of each
+    /// queue.
     ///
     /// # Errors
     /// [`Error::Socket`], [`Error::System`].
@@ -220,21 +226,21 @@ impl Region {
         self.log.lent(&packet.0.place)
     }
 
-    /// Keeps a datagram in its buffer, with a number of your choice. Returns its order. The datagram is durable after
-    /// the next [`Region::persist`].
+    /// Keeps a datagram in its buffer, with a number of your choice. Returns the order of the datagram. The datagram is
+    /// durable after the next [`Region::persist`].
     ///
     /// # Errors
-    /// Returns the packet if the region is full (then [`forget`](Region::forget) something and persist), or if the
+    /// Returns the packet if the region is full (then [`forget`](Region::forget) some datagrams and persist), or if the
     /// datagram is empty.
     pub fn keep(&mut self, packet: Packet, tag: u64) -> Result<u64, (Full, Packet)> {
         let all = 0..packet.0.place.len();
         self.keep_part(packet, all, tag)
     }
 
-    /// Keeps a part of a datagram. Only the lines of this part are flushed.
+    /// Keeps a part of a datagram. Only the cache lines of this part are flushed.
     ///
     /// # Errors
-    /// As [`Region::keep`], with an empty part.
+    /// For the reasons of [`Region::keep`], and if the part is empty.
     ///
     /// # Panics
     /// If the part is not inside the datagram.
@@ -255,7 +261,7 @@ impl Region {
         let Some((first, rest)) = bytes.split_first() else {
             return Err((Full::TooLarge, packet));
         };
-        // The first byte stands for the header, which the entry's own checksum covers.
+        // The first byte serves as the header, which the entry's own checksum covers.
         let (header, payload_crc) = ([*first], crc32c::crc32c(rest));
         let new = NewEntry {
             session: tag,
@@ -284,10 +290,10 @@ impl Region {
         self.sockets.done(packet, Taken::Heard);
     }
 
-    /// Makes all kept datagrams durable, and waits for that. Returns the highest order.
+    /// Makes all kept datagrams durable, and waits until they are. Returns the highest order that is durable.
     ///
     /// # Errors
-    /// [`Error::Log`]: the medium failed. Open the region again.
+    /// [`Error::Log`]: the medium failed. The region must be opened again.
     pub fn persist(&mut self) -> Result<u64, Error> {
         self.log.persist_poll(true)?;
         self.log.persist_start()?;
@@ -295,15 +301,15 @@ impl Region {
         Ok(self.log.durable())
     }
 
-    /// Forgets kept and durable datagrams up to this order. Their buffers are used for receiving again after one or two
-    /// more calls of [`Region::persist`].
+    /// Forgets kept datagrams up to this order, as far as they are durable. After one or two more calls of
+    /// [`Region::persist`], their buffers are used for receiving again.
     pub fn forget(&mut self, upto: u64) {
         self.log.reclaim(upto);
     }
 
-    /// Sends a datagram to a peer that has sent one within the last second, and whose datagram was kept, released or
-    /// [heard](Region::heard). It leaves with the next [`Region::flush`]. Returns false if the hardware address of the
-    /// peer is unknown.
+    /// Sends a datagram to a peer from which a datagram has come within the last second, and was kept, released or
+    /// [heard](Region::heard). The datagram leaves with the next [`Region::flush`]. Returns false if the hardware
+    /// address of the peer is unknown.
     ///
     /// # Errors
     /// [`Error::Socket`].
@@ -311,7 +317,7 @@ impl Region {
         self.sockets.send(to, datagram)
     }
 
-    /// Sends a kept datagram from its buffer; see [`Region::send`].
+    /// Sends a kept datagram from its buffer like [`Region::send`].
     ///
     /// # Errors
     /// [`Error::Socket`].
@@ -331,7 +337,7 @@ impl Region {
         self.sockets.flush()
     }
 
-    /// Closes the region; all kept datagrams are durable afterwards.
+    /// Closes the region. All kept datagrams are then durable.
     ///
     /// # Errors
     /// [`Error::Log`].
@@ -349,7 +355,7 @@ const fn medium(medium: Medium) -> (Kind, u32) {
     }
 }
 
-/// Returns the region's log, and whether it was created.
+/// Returns the region's log, and whether the log was created.
 fn log(options: &Options) -> Result<(Log<AnyMedia>, bool), Error> {
     let (kind, buffer_bytes) = medium(options.medium);
     let path: &Path = &options.path;

@@ -1,4 +1,4 @@
-//! The sockets of a region, independent of the use of its buffers.
+//! The sockets of a region. This module does not depend on how the region's buffers are used.
 
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
@@ -48,13 +48,13 @@ impl Receiver {
         self.sockets.places()
     }
 
-    /// Exchanges buffers with the log: packets can be received into released ones.
+    /// Exchanges buffers with the log, so that packets can be received into released buffers.
     pub fn turn(&mut self, log: &mut dyn Buffers) -> Result<(), Error> {
         self.sockets.flush()?;
         Ok(self.sockets.exchange(log)?)
     }
 
-    /// Waits for packets for at most `wait`, and adds the waiting ones.
+    /// Waits for packets for at most `wait`. Adds the packets that have arrived to `burst`.
     pub fn receive(
         &mut self,
         log: &mut dyn Buffers,

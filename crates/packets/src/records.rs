@@ -16,30 +16,31 @@ use crate::{DEVICE, Error, Kept, Medium, Options, Packet, medium};
 
 /// The shard number of the log and the store in such a region.
 const SHARD: u32 = 0;
-/// Most bytes that [`Records::pack`] moves.
+/// Maximum number of bytes that one call of [`Records::pack`] moves.
 const PACKED_BYTES: usize = 256 << 10;
 
-/// Place of such a region, and how it is divided.
+/// The place of a region with records, and the division of its space.
 #[derive(Clone, Debug)]
 pub struct RecordsOptions {
-    /// Options as for a [`Region`](crate::Region); `bytes` counts log and store together.
+    /// Options as for a [`Region`](crate::Region). `bytes` counts the log and the store together.
     pub region: Options,
-    /// Number of buffers for receiving and the log, which the store never gets: at least 256 for each queue of the
-    /// interfaces.
+    /// Number of buffers for receiving and for the log, which the store never gets. There must be at least 256 for each
+    /// queue of the interfaces.
     pub log_buffers: u32,
 }
 
 /// A region with a log and a store, and its sockets.
 ///
-/// A datagram is [logged](Records::log) in its buffer, then [persisted](Records::persist); it is then durable, and can
-/// be answered. Later, [`Records::change`] makes records of logged datagrams, still without a copy.
+/// A datagram is first [logged](Records::log) in its buffer, and then [persisted](Records::persist). A persisted
+/// datagram is durable, and can be answered. Later, [`Records::change`] makes records of logged datagrams, again
+/// without a copy.
 pub struct Records {
-    // Dropped first, so that the kernel no longer stores into the memory.
+    // This field is dropped first, so that the kernel no longer stores into the memory.
     sockets: Receiver,
     shared: Exchange,
 }
 
-/// The side of log and store with which the sockets exchange buffers.
+/// The log and the store, as the other end with which the sockets exchange buffers.
 struct Exchange(Shared<AnyMedia>);
 
 impl Buffers for Exchange {
@@ -61,8 +62,8 @@ impl Buffers for Exchange {
 }
 
 impl Records {
-    /// Opens a region by its name, or creates it, and binds to every queue of the interfaces. Persisted records are in
-    /// the store, or [waiting](Records::waiting) to be applied.
+    /// Opens the region at its path, or creates it. Binds to every queue of the interfaces. Each persisted record is in
+    /// the store, or is [waiting](Records::waiting) to be applied.
     ///
     /// # Errors
     ///
@@ -79,7 +80,8 @@ impl Records {
         let memory = shared.log().medium().medium().memory();
         let space = BufferSpace::beside_a_store(memory, start, parameters, buffers)?;
         let sockets = Receiver::open(&options.region, space).inspect_err(|_| {
-            // A region that was created by this call is of no use now. If it cannot be removed, the next call opens it.
+            // A region that was created by this call is useless if the call fails. If the region's file cannot be
+            // removed, the next call opens it.
             if made {
                 let _ = std::fs::remove_file(&options.region.path);
             }
@@ -94,25 +96,26 @@ impl Records {
         Ok(records)
     }
 
-    /// Returns whether every driver stores packets directly; see [`Region::is_zero_copy`](crate::Region::is_zero_copy).
+    /// Returns whether every driver stores packets directly into the region, like
+    /// [`Region::is_zero_copy`](crate::Region::is_zero_copy).
     #[must_use]
     pub fn is_zero_copy(&self) -> bool {
         self.sockets.is_zero_copy()
     }
 
-    /// Returns a text with the failures that persisted data survives.
+    /// Returns a text that names the failures which persisted data survives.
     #[must_use]
     pub fn survives(&self) -> &'static str {
         self.shared.0.log().survives()
     }
 
-    /// Returns the numbers of buffers by owner; those of the store count as kept.
+    /// Returns the numbers of buffers by owner. The store's buffers count as kept.
     #[must_use]
     pub fn buffers(&self) -> Places {
         self.sockets.places()
     }
 
-    /// Waits for datagrams; see [`Region::receive`](crate::Region::receive).
+    /// Waits for datagrams like [`Region::receive`](crate::Region::receive).
     ///
     /// # Errors
     /// [`Error::Socket`], [`Error::System`].
@@ -131,13 +134,13 @@ impl Records {
         self.sockets.done(packet, Taken::Heard);
     }
 
-    /// Logs a datagram in its buffer, with a number of your choice. Returns its order. The datagram is durable after
-    /// the next [`Records::persist`]. Its first byte is the entry's header; the rest is the payload, in which
-    /// [`Change::link`] finds records.
+    /// Logs a datagram in its buffer, with a number of your choice. Returns the order of the datagram. The datagram is
+    /// durable after the next [`Records::persist`]. The first byte of the datagram is the header of the log entry. The
+    /// rest is the payload, in which [`Change::link`] finds records.
     ///
     /// # Errors
-    /// Returns the packet if the log is full (then apply something and persist; no logged datagram is lost), or if the
-    /// datagram is empty.
+    /// Returns the packet if the log is full (then apply some orders and persist; no logged datagram is lost), or if
+    /// the datagram is empty.
     pub fn log(&mut self, packet: Packet, tag: u64) -> Result<u64, (Full, Packet)> {
         let shared = &mut self.shared.0;
         let Some((first, rest)) = shared.log().lent(&packet.0.place).split_first() else {
@@ -161,10 +164,10 @@ impl Records {
         }
     }
 
-    /// Makes all logged datagrams durable, and waits for that. Returns the highest order.
+    /// Makes all logged datagrams durable, and waits until they are. Returns the highest order that is durable.
     ///
     /// # Errors
-    /// [`Error::Log`]: the medium failed. Open the region again.
+    /// [`Error::Log`]: the medium failed. The region must be opened again.
     pub fn persist(&mut self) -> Result<u64, Error> {
         let shared = &mut self.shared.0;
         shared.persist_poll(true)?;
@@ -173,7 +176,7 @@ impl Records {
         Ok(shared.log().durable())
     }
 
-    /// Returns the durable entries that are not applied yet, the oldest first.
+    /// Returns the durable entries that are not applied yet, oldest first.
     pub fn waiting(&self) -> impl Iterator<Item = Kept<'_>> {
         let log = self.shared.0.log();
         (log.applied() + 1..=log.durable()).filter_map(|order| {
@@ -191,13 +194,13 @@ impl Records {
         self.shared.0.log().applied()
     }
 
-    /// Begins a change of the store; see [`Shared::change`].
+    /// Begins a change of the store like [`Shared::change`].
     ///
     /// # Errors
     /// [`Error::Log`].
     ///
     /// # Panics
-    /// As for [`Shared::change`].
+    /// In the cases in which [`Shared::change`] panics.
     pub fn change(&mut self, upto: u64) -> Result<Change<'_, AnyMedia>, Error> {
         Ok(self.shared.0.change(upto)?)
     }
@@ -210,8 +213,8 @@ impl Records {
         Ok(self.shared.0.store()?)
     }
 
-    /// Moves some records close together, if that is worth it, so that buffers become free. Returns the number of moved
-    /// bytes. Call it after each change.
+    /// Moves some records close together if this frees enough buffers to be worth its cost. Returns the number of moved
+    /// bytes. This function should be called after each change.
     ///
     /// # Errors
     /// [`Error::Records`].
@@ -219,7 +222,7 @@ impl Records {
         Ok(self.shared.0.pack_step(PACKED_BYTES)?)
     }
 
-    /// Sends a datagram; see [`Region::send`](crate::Region::send).
+    /// Sends a datagram like [`Region::send`](crate::Region::send).
     ///
     /// # Errors
     /// [`Error::Socket`].
@@ -235,7 +238,7 @@ impl Records {
         self.sockets.flush()
     }
 
-    /// Closes the region; all logged datagrams are durable afterwards.
+    /// Closes the region. All logged datagrams are then durable.
     ///
     /// # Errors
     /// [`Error::Log`].
@@ -245,7 +248,7 @@ impl Records {
     }
 }
 
-/// Returns the region's log and store, and whether they were created.
+/// Returns the region's log and store, and whether the region was created.
 fn shared(options: &RecordsOptions) -> Result<(Shared<AnyMedia>, bool), Error> {
     let region = &options.region;
     let path: &Path = &region.path;

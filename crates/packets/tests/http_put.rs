@@ -1,6 +1,6 @@
-//! The example that keeps HTTP PUTs, driven over a veth pair by a client with an ordinary TCP. Its process is killed,
-//! and finds all acknowledged bodies again. Needs root and iproute2. Otherwise the test is skipped, with a message; in
-//! CI that is a failure.
+//! Tests the example `http_put`, which keeps HTTP PUTs. A client with an ordinary TCP uses it over a veth pair. The
+//! example's process is killed, and after a restart it finds all acknowledged bodies again. The test needs root and
+//! iproute2. Without root and iproute2 the test is skipped with a message; in CI the missing parts are a failure.
 
 #[path = "../../dataplane/tests/af_xdp/link.rs"]
 mod link;
@@ -21,9 +21,9 @@ use link::{Link, NEAR, skipped};
 use pmnet_packets::{Medium, Options, Transport};
 
 const PORT: u16 = 8_000;
-/// The region's path, for the child.
+/// Environment variable with the region's path, for the child process.
 const PATH: &str = "PMNET_HTTP_PUT";
-/// Far longer than any step of this test takes.
+/// This time is far longer than any step of the test takes.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 const BUFFERS: u64 = 1_024;
 
@@ -38,7 +38,7 @@ fn options(path: PathBuf) -> Options {
     }
 }
 
-/// Not a test: the process that is killed.
+/// Not a test: this is the process that is killed.
 #[test]
 fn child() {
     if let Some(path) = std::env::var_os(PATH) {
@@ -46,17 +46,17 @@ fn child() {
     }
 }
 
-/// The server's process. When this is dropped, the process is killed, and its region is removed; [`Server::kill`] keeps
-/// the region.
+/// The server's process. When this value is dropped, the process is killed, and its region is removed. [`Server::kill`]
+/// keeps the region.
 struct Server {
     child: Child,
     path: Option<PathBuf>,
-    /// Stays open, because the child may print more.
+    /// This stays open, because the child process may print more.
     said: std::io::Lines<BufReader<ChildStdout>>,
 }
 
 impl Server {
-    /// Starts the server. Returns it, and its message about the objects that it found.
+    /// Starts the server. Returns the server, and its message about the objects that it has found.
     fn start(link: &Link, path: &std::path::Path) -> (Server, String) {
         let mut child = link.near(|| {
             Command::new(std::env::current_exe().unwrap())
@@ -98,7 +98,7 @@ fn connect(link: &Link) -> TcpStream {
     stream
 }
 
-/// Returns the server's answer: status line and body.
+/// Returns the server's answer: the status line and the body.
 fn answer(mut stream: TcpStream) -> (String, Vec<u8>) {
     let mut all = Vec::new();
     stream.read_to_end(&mut all).unwrap();
@@ -149,7 +149,7 @@ fn a_body_is_there_again_after_the_process_was_killed() {
     assert_eq!(put(&link, "/empty", b""), CREATED);
     assert_eq!(put(&link, "/large", &large), CREATED);
     assert_eq!(put(&link, "/small", b"other bytes"), CREATED);
-    // A connection that sends the head byte by byte, and never completes the body.
+    // This connection sends the head byte by byte, and never completes the body.
     let mut slow = connect(&link);
     slow.set_nodelay(true).unwrap();
     for byte in b"PUT /slow HTTP/1.1\r\nContent-Length: 4\r\n\r\nslow" {

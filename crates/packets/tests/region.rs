@@ -1,5 +1,6 @@
-//! A region over a veth pair: a kept datagram stays in the buffer into which it was received, and is found again. Needs
-//! root and iproute2. Otherwise the tests are skipped, with a message; in CI that is a failure.
+//! A region over a veth pair. A kept datagram stays in the buffer into which it was received, and is found there again.
+//! The tests need root and iproute2. Without root and iproute2 the tests are skipped with a message; in CI the missing
+//! parts are a failure.
 
 #[path = "../../dataplane/tests/af_xdp/link.rs"]
 mod link;
@@ -15,9 +16,10 @@ use link::{FAR, Link, NEAR, skipped};
 use pmnet_packets::{Medium, Options, Packet, Places, Region, Transport};
 
 const PORT: u16 = 7_000;
-/// Far longer than any step of these tests takes.
+/// This time is far longer than any step of the tests takes.
 const WAIT_MAX: Duration = Duration::from_secs(20);
-/// Number of buffers of the region. It keeps at most 152 datagrams: 96 buffers are for the sockets, 8 for copies.
+/// Number of buffers of the region. The region keeps at most 152 datagrams, because 96 buffers are for the sockets and
+/// 8 for copies.
 const BUFFERS: u64 = 256;
 
 struct Scratch(PathBuf);
@@ -100,7 +102,7 @@ fn what_is_kept_is_found_again_by_name() {
         }
     }
     assert_eq!(region.persist().unwrap(), 2);
-    // The datagram leaves from its buffer, with headers before it that do not belong to it.
+    // The datagram is sent from its buffer, after headers that do not belong to the datagram.
     assert!(region.send_kept(client.local_addr().unwrap(), 1).unwrap());
     region.flush().unwrap();
     let mut buffer = [0; 64];
@@ -111,7 +113,7 @@ fn what_is_kept_is_found_again_by_name() {
         before,
         [(1, 7, b"first".to_vec()), (2, 9, b"third".to_vec())]
     );
-    // The process ends without closing the region.
+    // The process ends without having closed the region.
     drop(region);
     let mut region = open(&link, &scratch);
     assert_eq!(kept(&region), before);
@@ -188,8 +190,8 @@ fn a_part_is_kept_where_it_lies_and_whoever_was_heard_is_answered() {
     assert_eq!(kept(&open(&link, &scratch)), [(order, 5, b"body".to_vec())]);
 }
 
-/// Datagrams arrive as fast as the kernel sends them, and no kept datagram is forgotten. Every datagram is still
-/// received and answered, and afterwards no buffer is missing. `PMNET_SECONDS` is the time in seconds (default 3).
+/// Datagrams arrive as fast as the kernel sends them, and the test forgets no kept datagram. Every datagram is still
+/// received and answered, and at the end no buffer is missing. `PMNET_SECONDS` is the duration in seconds (default 3).
 #[test]
 fn reception_goes_on_while_nobody_forgets_and_every_buffer_comes_back() {
     if skipped() {
@@ -207,7 +209,7 @@ fn reception_goes_on_while_nobody_forgets_and_every_buffer_comes_back() {
             while Instant::now() < end {
                 client.send(&[1; 1_000]).unwrap();
             }
-            // The last datagram is needed, and may be lost as any other.
+            // The last datagram is needed, but may get lost like any other.
             while !ended.load(Ordering::Relaxed) && end.elapsed() < WAIT_MAX {
                 client.send(b"the last").unwrap();
                 std::thread::sleep(Duration::from_millis(1));
@@ -236,7 +238,8 @@ fn reception_goes_on_while_nobody_forgets_and_every_buffer_comes_back() {
     println!("{heard} heard, {refused} of them when the region was full");
     assert_eq!(heard - refused, 152);
     assert!(refused > 1_000, "{refused}: not much of a load");
-    // Releases datagrams that still arrive, until no more arrive and all buffers with sent datagrams have come back.
+    // Releases datagrams that still arrive. Ends when no more arrive, and all buffers with sent datagrams have come
+    // back.
     let settled = |region: &mut Region| {
         let begun = Instant::now();
         let mut burst = Vec::new();

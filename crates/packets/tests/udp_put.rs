@@ -1,6 +1,6 @@
-//! Buffers that become records, over a veth pair: records stay in the buffers into which they were received, and
-//! answered writes survive kills. Needs root and iproute2. Otherwise the tests are skipped, with a message; in CI that
-//! is a failure.
+//! Buffers that become records, over a veth pair. Records stay in the buffers into which they were received, and
+//! answered writes survive kills. The tests need root and iproute2. Without root and iproute2 the tests are skipped
+//! with a message; in CI the missing parts are a failure.
 
 #[path = "../../dataplane/tests/af_xdp/link.rs"]
 mod link;
@@ -22,11 +22,11 @@ use pmnet_packets::{
 };
 
 const PORT: u16 = 7_100;
-/// The region's path, for the child.
+/// Environment variable with the region's path, for the child process.
 const PATH: &str = "PMNET_UDP_PUT";
-/// Far longer than any step of these tests takes.
+/// This time is far longer than any step of the tests takes.
 const WAIT_MAX: Duration = Duration::from_secs(20);
-/// Time for which a client waits before it sends a request again.
+/// Time for which a client waits for an answer before it sends its request again.
 const AGAIN: Duration = Duration::from_millis(200);
 const LOG_BUFFERS: u32 = 256;
 const BUFFERS: u64 = 640;
@@ -65,7 +65,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Not a test: the process that is killed.
+/// Not a test: this is the process that is killed.
 #[test]
 fn child() {
     if let Some(path) = std::env::var_os(PATH) {
@@ -75,12 +75,12 @@ fn child() {
 
 struct Server {
     child: Child,
-    /// Stays open, because the child may print more.
+    /// This stays open, because the child process may print more.
     said: Lines<BufReader<ChildStdout>>,
 }
 
 impl Server {
-    /// Starts the server. Returns it, and its message about the records that it found.
+    /// Starts the server. Returns the server, and its message about the records that it has found.
     fn start(link: &Link, path: &Path) -> (Server, String) {
         let mut child = link.near(|| {
             Command::new(std::env::current_exe().unwrap())
@@ -143,7 +143,7 @@ impl Client {
         let mut buffer = [0; 2048];
         loop {
             assert!(begun.elapsed() < WAIT_MAX, "nobody answers");
-            // The port may have no socket for a moment; the system reports it in this call.
+            // For a moment the port may have no socket. The system reports this as an error of this call.
             let _ = self.socket.send(&request);
             while let Ok(bytes) = self.socket.recv(&mut buffer) {
                 if let Some(answer) = buffer[..bytes].strip_prefix(&self.number.to_be_bytes()) {
@@ -179,7 +179,7 @@ fn what_was_answered_is_there_however_often_the_server_is_killed() {
         }
         assert_eq!(client.ask(b'G', b"never", b""), (b'N', Vec::new()));
         assert_eq!(client.ask(b'X', b"key", b"").0, b'B');
-        // Several times the number of the log's buffers.
+        // There are several times as many writes as buffers of the log.
         for _ in 0..400 {
             number += 1;
             let key = format!("key {}", number * 7 % 60).into_bytes();
@@ -293,8 +293,8 @@ fn a_record_stays_where_the_network_put_it_on_a_disk() {
     a_record_stays_where_the_network_put_it(&std::env::temp_dir(), Medium::File);
 }
 
-/// New keys are written until neither store nor log takes more. Answered writes are kept, and refused ones have no
-/// effect.
+/// New keys are written until neither the store nor the log takes another write. Answered writes are kept, and refused
+/// writes have no effect.
 #[test]
 fn a_full_region_says_so_and_loses_nothing() {
     if skipped() {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// The arguments of one command, name first; borrowed from the input buffer.
+/// The arguments of one command, the name first. The arguments are borrowed from the input buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Arguments<'a> {
     bytes: &'a [u8],
@@ -16,7 +16,7 @@ impl<'a> Arguments<'a> {
         Arguments { bytes, ranges }
     }
 
-    /// Returns the number of arguments, the name included.
+    /// Returns the number of arguments, including the name.
     #[must_use]
     pub fn len(&self) -> usize {
         self.ranges.len()
@@ -28,7 +28,7 @@ impl<'a> Arguments<'a> {
         self.ranges.is_empty()
     }
 
-    /// Returns argument `index`; empty if there is none, so callers must check [`Arguments::len`] first.
+    /// Returns argument `index`. A missing argument is empty, so callers must check [`Arguments::len`] first.
     #[must_use]
     pub fn get(&self, index: usize) -> &'a [u8] {
         self.ranges
@@ -37,13 +37,13 @@ impl<'a> Arguments<'a> {
             .unwrap_or_default()
     }
 
-    /// Whether argument `index` equals `word`, in any case.
+    /// Whether argument `index` equals `word`, in upper or lower case.
     #[must_use]
     pub fn is(&self, index: usize, word: &str) -> bool {
         self.get(index).eq_ignore_ascii_case(word.as_bytes())
     }
 
-    /// Returns all arguments, name first.
+    /// Returns all arguments, the name first.
     pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let bytes = self.bytes;
         self.ranges

@@ -6,7 +6,7 @@ use crate::limits::{ELEMENT_BYTES_MIN, ReplyLimits};
 use crate::number::parse_integer;
 use crate::scan::Malformed;
 
-/// Length of `txt:`, the format before the text of a verbatim string, in bytes.
+/// Length of the format before the text of a verbatim string (`txt:`), in bytes.
 pub(crate) const FORMAT_BYTES: usize = 4;
 
 /// An element without its inner elements.
@@ -14,16 +14,17 @@ pub(crate) const FORMAT_BYTES: usize = 4;
 pub(crate) struct Element {
     /// The marker of its type.
     pub marker: u8,
-    /// Range of its text: the bulk string, or the rest of the line. `None`: null.
+    /// Range of the element's text: the bytes of the string, or the rest of the line. `None`: the element is null.
     pub text: Option<Range<usize>>,
-    /// End of this element. Its inner elements follow.
+    /// Offset of the end of this element. The inner elements follow there.
     pub end: usize,
     /// Number of inner elements that follow.
     pub inside: u64,
 }
 
-/// Parses the element at `at` of a reply that starts at the start of `buffer`. `None`: the element is
-/// incomplete. `searched` is how far the end of its line was searched before; those bytes must be unchanged.
+/// Parses the element at `at` of a reply that starts at the start of `buffer`. `None`: the element is incomplete.
+/// `searched`: the offset up to which the end of the element's line was searched in earlier calls. The bytes up to
+/// there must not have changed.
 #[inline]
 pub(crate) fn element(
     buffer: &[u8],
@@ -104,7 +105,7 @@ pub(crate) fn element(
     Ok(Some(element))
 }
 
-/// Returns the line at `at` after its marker, without its end.
+/// Returns the text of the line at `at`, without its marker and its end.
 #[inline]
 fn line(
     buffer: &[u8],
@@ -113,7 +114,7 @@ fn line(
     line_bytes: usize,
 ) -> Result<Option<Range<usize>>, Malformed> {
     let limit = buffer.len().min(at.saturating_add(line_bytes));
-    // The marker itself is neither CR nor LF.
+    // The search may begin at the marker, because the marker is neither CR nor LF.
     let mut from = (*searched).max(at);
     while let Some(newline) = buffer
         .get(from..limit)
@@ -133,7 +134,7 @@ fn line(
     Ok(None)
 }
 
-/// Returns the length of a string or the number of elements; `None`: null.
+/// Parses the length of a string, or the number of elements; `None`: null.
 #[inline]
 fn length(text: &[u8]) -> Result<Option<usize>, Malformed> {
     match parse_integer(text) {
@@ -157,7 +158,7 @@ mod tests {
         }
     }
 
-    /// A reply that comes byte by byte is read once, and not again from its start for each byte.
+    /// Each byte of a reply that arrives byte by byte is read once. The search does not begin again for each new byte.
     #[test]
     fn what_was_searched_is_not_searched_again() {
         for (there, upto) in [

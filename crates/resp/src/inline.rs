@@ -1,9 +1,9 @@
-//! Inline commands: one line of words, as typed in a terminal.
+//! Inline commands: one line of words, as a person types them in a terminal.
 
 use crate::request::ProtocolError;
 
-/// Splits an inline command into words, with the quoting rules of Redis: `"…"` with escapes
-/// (`\n \r \t \b \a \xHH`), `'…'` with `\'` only; a closing quote ends its word. `line` has no zero byte.
+/// Splits an inline command into words, with the quoting rules of Redis. `"…"` allows the escapes `\n \r \t \b \a
+/// \xHH`, `'…'` allows only `\'`. A closing quote must end its word. `line` must have no zero byte.
 pub(crate) fn split(line: &[u8]) -> Result<Vec<Vec<u8>>, ProtocolError> {
     let space = |byte: u8| byte.is_ascii_whitespace() || byte == 0x0b;
     let mut words = Vec::new();
@@ -36,7 +36,7 @@ pub(crate) fn split(line: &[u8]) -> Result<Vec<Vec<u8>>, ProtocolError> {
     }
 }
 
-/// Reads up to the closing `quote`, and returns the rest after it.
+/// Reads up to the closing `quote`, and returns what follows the quote.
 fn quoted<'a>(
     mut rest: &'a [u8],
     quote: u8,

@@ -10,13 +10,12 @@
 //! | [`reply`] | makes short replies |
 //! | [`limits`] | the limits of Redis, and the limits that each user of this crate sets |
 //!
-//! Invariants: no input causes a panic. No memory is allocated for a length that was announced but not
-//! received. Input that arrives in pieces has the same meaning as in one piece, and each byte is searched
-//! once.
-//! Not allowed here: IO, clocks, the meaning of commands.
+//! Invariants: no input causes a panic. No memory is allocated for a length that was announced but not received. Input
+//! that arrives in pieces has the same meaning as in one piece, and each byte is searched only once. Not allowed here:
+//! IO, clocks, and the meaning of commands.
 //!
-//! Numbers and lengths are accepted only in the form that Redis writes ([`parse_integer`]). A line ends at
-//! its first CR LF. As in hiredis, a CR or LF alone belongs to the line.
+//! Numbers and lengths are accepted only in the form that Redis writes ([`parse_integer`]). A line ends at its first CR
+//! LF. As in hiredis, a single CR or LF belongs to the line.
 
 mod arguments;
 mod element;

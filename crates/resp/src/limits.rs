@@ -1,12 +1,13 @@
-//! Limits of requests and replies. The limits of Redis are constants. Limits that depend on the use are parameters.
+//! Limits of requests and replies. The limits that Redis has are constants. Limits that depend on the user of this
+//! crate are parameters.
 
-/// Most arguments of one command, its name included, as in Redis.
+/// Maximum number of arguments of one command, including its name, as in Redis.
 pub const ARGUMENTS_MAX: usize = 1024 * 1024;
-/// Longest inline command with the end of its line, in bytes, as in Redis.
+/// Longest inline command, including the end of its line, in bytes, as in Redis.
 pub const INLINE_BYTES_MAX: usize = 64 * 1024;
-/// Longest `*…` or `$…` line of a request after its marker, in bytes. No acceptable number needs more.
+/// Longest `*…` or `$…` line of a request after its marker, in bytes. No acceptable number has more bytes.
 pub const LENGTH_BYTES_MAX: usize = 32;
-/// Most arguments of one command of a client that still has to log in, as in Redis.
+/// Maximum number of arguments of one command of a client that still has to log in, as in Redis.
 pub const STRANGER_ARGUMENTS_MAX: usize = 10;
 /// Largest argument of a client that still has to log in, in bytes, as in Redis.
 pub const STRANGER_BULK_BYTES_MAX: usize = 16 * 1024;
@@ -15,7 +16,7 @@ pub(crate) const REDIS_BULK_BYTES_MAX: usize = 512 * 1024 * 1024;
 /// Shortest element of a reply (`_` and the end of its line), in bytes.
 pub const ELEMENT_BYTES_MIN: usize = 3;
 
-/// Limits of one reader of requests.
+/// Limits that a reader of requests applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestLimits {
     /// Largest argument, in bytes.
@@ -24,10 +25,10 @@ pub struct RequestLimits {
     pub command_bytes: usize,
 }
 
-/// Limits of one reader of replies.
+/// Limits that a reader of replies applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyLimits {
-    /// Longest line (status, error, number, length) with its marker and its end, in bytes.
+    /// Longest line (status, error, number, length), including its marker and its end, in bytes.
     pub line_bytes: usize,
     /// Largest bulk string, in bytes.
     pub bulk_bytes: usize,
@@ -36,7 +37,7 @@ pub struct ReplyLimits {
 }
 
 impl ReplyLimits {
-    /// Limits for bytes that are already in memory: their own length bounds everything.
+    /// Limits for bytes that are already in memory. Their own length is bound enough.
     pub(crate) const HELD: ReplyLimits = ReplyLimits {
         line_bytes: usize::MAX,
         bulk_bytes: usize::MAX,

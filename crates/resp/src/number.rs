@@ -1,10 +1,10 @@
 //! Decimal numbers.
 
-/// Most digits of a `u64`.
+/// Maximum number of digits of a `u64`.
 const U64_DIGITS_MAX: usize = 20;
 
-/// Parses a decimal integer exactly as Redis does (`string2ll`): optional minus, no leading zeros, no plus,
-/// no spaces, in the range of `i64`.
+/// Parses a decimal integer exactly as Redis does (`string2ll`). It may begin with a minus, has no leading zeros, no
+/// plus and no spaces, and is in the range of `i64`.
 #[must_use]
 pub fn parse_integer(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text.strip_prefix(b"-") {
@@ -27,7 +27,7 @@ pub fn parse_integer(text: &[u8]) -> Option<i64> {
     Some(value)
 }
 
-/// Appends the digits of `number`.
+/// Appends the decimal digits of `number`.
 pub(crate) fn write_number(out: &mut Vec<u8>, mut number: u64) {
     let mut digits = [0u8; U64_DIGITS_MAX];
     let mut at = digits.len();

@@ -24,20 +24,19 @@ pub fn text_range(reply: &[u8]) -> Option<Range<usize>> {
     }
 }
 
-/// Returns the bytes at [`text_range`].
+/// Returns the bytes in the range that [`text_range`] returns.
 #[must_use]
 pub fn text(reply: &[u8]) -> Option<&[u8]> {
     text_range(reply).map(|range| &reply[range])
 }
 
-/// Returns the text of a bulk string, or of RESP3's string with a format. `None` for all other types, and for
-/// null.
+/// Returns the text of a bulk string, or of a verbatim string of RESP3. `None` for all other types, and for null.
 #[must_use]
 pub fn bulk(reply: &[u8]) -> Option<&[u8]> {
     matches!(reply.first(), Some(b'$' | b'=')).then(|| text(reply))?
 }
 
-/// Returns the text of the bulk string at the beginning of `bytes`, whatever follows it.
+/// Returns the text of the bulk string at the beginning of `bytes`. Other bytes may follow it.
 #[must_use]
 pub fn bulk_at_head(bytes: &[u8]) -> Option<&[u8]> {
     bulk(bytes.get(..whole(bytes)?)?)
@@ -68,8 +67,8 @@ pub fn row(mut bytes: &[u8]) -> Vec<&[u8]> {
     .collect()
 }
 
-/// Returns the elements of an aggregate reply (array, set, push or map, keys and values in turn), each as its
-/// raw bytes. `None` if `reply` is no aggregate, is null, or is incomplete.
+/// Returns the elements of an aggregate reply, each as its raw bytes. The reply may be an array, a set, a push, or a
+/// map (whose keys and values alternate). `None` if `reply` is not an aggregate, is null, or is incomplete.
 #[must_use]
 pub fn elements(reply: &[u8]) -> Option<Vec<&[u8]>> {
     if !matches!(reply.first(), Some(b'*' | b'~' | b'>' | b'%')) {

@@ -15,7 +15,7 @@ pub fn error(text: &(impl AsRef<[u8]> + ?Sized)) -> Bytes {
     out.into()
 }
 
-/// Returns a bulk string.
+/// Returns a bulk string reply.
 #[must_use]
 pub fn bulk(text: &[u8]) -> Bytes {
     let mut out = Vec::with_capacity(text.len() + 16);
@@ -23,7 +23,7 @@ pub fn bulk(text: &[u8]) -> Bytes {
     out.into()
 }
 
-/// Returns a verbatim string of RESP3, which is a text for users.
+/// Returns a verbatim string of RESP3: a text that is meant for people.
 #[must_use]
 pub fn verbatim(text: &[u8]) -> Bytes {
     const KIND: &[u8] = b"txt:";
@@ -41,7 +41,7 @@ pub fn integer(number: i64) -> Bytes {
     out.into()
 }
 
-/// Returns a null: that of RESP3, or the null bulk string of RESP2.
+/// Returns a null reply: the null of RESP3, or the null bulk string of RESP2.
 #[must_use]
 pub fn null(resp3: bool) -> Bytes {
     let mut out = Vec::new();

@@ -1,7 +1,7 @@
 //! Incremental parser of the input from Redis clients: RESP arrays of bulk strings and inline commands.
 //!
-//! Finds complete commands at the head of a connection's input buffer without copying them. The state of an
-//! incomplete command is kept, so that every byte is read once, in whatever pieces it arrives.
+//! Finds complete commands at the head of a connection's input buffer without copying them. The state of an incomplete
+//! command is kept, so that every byte is read once, whatever the pieces are in which it arrives.
 
 use std::ops::Range;
 
@@ -14,17 +14,17 @@ use crate::limits::{
 use crate::number::parse_integer;
 use crate::write::{write_bulk, write_header};
 
-/// One mebibyte, in bytes.
+/// Number of bytes of a mebibyte.
 const MIB: usize = 1024 * 1024;
-/// Most entries for argument ranges for which memory is kept.
+/// Maximum number of argument ranges for which memory is kept after a command.
 const KEPT_ARGUMENTS_MAX: usize = 1024;
-/// Largest buffer of an inline command for which memory is kept, in bytes.
+/// Largest buffer of an inline command that is kept after the command, in bytes.
 const KEPT_INLINE_BYTES_MAX: usize = 4096;
 
-/// Why the input is no sequence of commands. The connection cannot continue after it.
+/// Why the input is not a sequence of commands. The connection cannot continue after this error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    /// `*…` is no number, or is more than [`ARGUMENTS_MAX`].
+    /// The number after `*` is not a number, or is more than [`ARGUMENTS_MAX`].
     #[error("Protocol error: invalid multibulk length")]
     MultibulkLength,
     /// The command has more than [`STRANGER_ARGUMENTS_MAX`] arguments, and its client still has to log in.
@@ -33,10 +33,10 @@ pub enum ProtocolError {
     /// An argument has more than [`STRANGER_BULK_BYTES_MAX`] bytes, and its client still has to log in.
     #[error("Protocol error: unauthenticated bulk length")]
     StrangerBulk,
-    /// This byte stands in place of the `$` of an argument.
+    /// An argument begins with this byte instead of `$`.
     #[error("Protocol error: expected '$', got '{}'", char::from(*.0).escape_default())]
     ExpectedBulk(u8),
-    /// `$…` is no number.
+    /// The text after `$` is not a number.
     #[error("Protocol error: invalid bulk length")]
     BulkLength,
     /// An argument, or the whole command, is larger than [`RequestLimits`] allow.
@@ -45,7 +45,7 @@ pub enum ProtocolError {
         .limit / MIB
     )]
     TooLarge {
-        /// Announced length of the command so far, in bytes.
+        /// Length of the command in bytes, as far as it has been announced.
         bytes: usize,
         /// The limit: [`RequestLimits::bulk_bytes`].
         limit: usize,
@@ -56,10 +56,10 @@ pub enum ProtocolError {
     /// An inline command has [`INLINE_BYTES_MAX`] bytes or more.
     #[error("Protocol error: too big inline request")]
     InlineTooBig,
-    /// An inline command has a NUL, so it is no text.
+    /// An inline command contains a NUL, so it is not text.
     #[error("Protocol error: NUL in inline request")]
     InlineNul,
-    /// A quote of an inline command is not closed, or closed in the middle of a word.
+    /// A quote in an inline command is not closed, or is closed in the middle of a word.
     #[error("Protocol error: unbalanced quotes in request")]
     Quotes,
 }
@@ -69,8 +69,8 @@ pub enum ProtocolError {
 pub enum Status {
     /// More bytes are needed.
     Incomplete,
-    /// A command is complete. Read it, then call [`Parser::consume`]. A command may have no arguments (an empty line,
-    /// `*0`). Clients may send such a command, which has no effect.
+    /// A command is complete. The caller must read it and then call [`Parser::consume`]. A command may have no
+    /// arguments (an empty line, `*0`). Clients may send such a command, which has no effect.
     Complete,
 }
 
@@ -88,20 +88,21 @@ enum Stage {
 pub struct Parser {
     limits: RequestLimits,
     stage: Stage,
-    /// Position of the next part of the command: a line, or an argument.
+    /// Position of the next part of the command, which is a line or an argument.
     position: usize,
-    /// Length of the buffer at the last call.
+    /// Length of the buffer at the last call of [`Parser::poll`].
     seen: usize,
-    /// Arguments still to come.
+    /// Number of arguments that have not come yet.
     missing: usize,
-    /// Ranges of the arguments: in `inline` if that is not empty, otherwise in the buffer.
+    /// Ranges of the arguments. The ranges are those in `inline` if `inline` is not empty, and those in the buffer
+    /// otherwise.
     arguments: Vec<Range<usize>>,
-    /// The inline command as an array of bulk strings.
+    /// The inline command, converted to an array of bulk strings.
     inline: Vec<u8>,
 }
 
 impl Parser {
-    /// Makes a parser at the first byte of a command.
+    /// Makes a parser that is at the first byte of a command.
     #[must_use]
     pub fn new(limits: RequestLimits) -> Parser {
         Parser {
@@ -115,16 +116,17 @@ impl Parser {
         }
     }
 
-    /// Parses `buffer`, which starts at the head of the current command. Since the last call it must only
-    /// have grown.
+    /// Parses `buffer`, which starts at the head of the current command. Since the last call, bytes may only have been
+    /// added to the buffer.
     ///
     /// # Errors
-    /// [`ProtocolError`]: answer with it and close the connection. The parser is no longer usable.
+    /// [`ProtocolError`]: the caller must send this error and close the connection. The parser is no longer usable.
     pub fn poll(&mut self, buffer: &[u8]) -> Result<Status, ProtocolError> {
         self.poll_of(buffer, false)
     }
 
-    /// Does what [`Parser::poll`] does. `stranger`: the client still has to log in, so its limits are lower.
+    /// Does the same as [`Parser::poll`]. `stranger`: whether the client still has to log in, so that its limits are
+    /// lower.
     ///
     /// # Errors
     /// The errors of [`Parser::poll`]. After [`ProtocolError::StrangerMultibulk`] and [`ProtocolError::StrangerBulk`]
@@ -235,7 +237,7 @@ impl Parser {
         let line = &buffer[..end];
         let words = inline::split(line.strip_suffix(b"\r").unwrap_or(line))?;
         self.position = end + 1;
-        // The words are copied, because the buffer has them with their quotes.
+        // The words are copied, because in the buffer they have quotes and escapes.
         write_header(&mut self.inline, words.len());
         for word in &words {
             write_bulk(&mut self.inline, word);
@@ -268,7 +270,8 @@ impl Parser {
         }
     }
 
-    /// Forgets the complete command. Returns its length in the buffer, which the caller must remove.
+    /// Forgets the complete command. Returns the length of the command in the buffer. The caller must remove this many
+    /// bytes.
     pub fn consume(&mut self) -> usize {
         let taken = self.position;
         self.stage = Stage::Start;
@@ -285,22 +288,22 @@ impl Parser {
         taken
     }
 
-    /// Returns the length that the buffer must reach before [`Parser::poll`] can make progress, as far as is
-    /// known. After [`Status::Incomplete`] it is always more than the buffer has. A reader with a limit of
-    /// its own must accept at least this much, otherwise the command never becomes complete. The returned
-    /// length exceeds [`RequestLimits::command_bytes`] by at most one incomplete `$…` line.
+    /// Returns the length that the buffer must reach before [`Parser::poll`] can make progress, as far as this length
+    /// is known. After [`Status::Incomplete`] it always exceeds the present length of the buffer. A reader with a limit
+    /// of its own must accept at least this length. If it accepts less, the command never becomes complete. The
+    /// returned length exceeds [`RequestLimits::command_bytes`] by at most one incomplete `$…` line.
     #[must_use]
     pub fn wanted(&self) -> usize {
         match self.stage {
             Stage::BulkBody { len } => self.position + len + 2,
-            // The end of an incomplete line is unknown.
+            // The length of an incomplete line is unknown.
             _ => self.seen + 1,
         }
     }
 }
 
-/// Parses `<marker><number>\r\n` at `at`; `None` if it is incomplete. The number must be strict as for Redis:
-/// no sign but minus, no leading zeros.
+/// Parses `<marker><number>\r\n` at `at`; `None` if it is incomplete. The number must have the form that Redis
+/// requires: no sign except minus, and no leading zeros.
 fn header(buffer: &[u8], at: usize) -> Result<Option<(i64, usize)>, ()> {
     let line = buffer.get(at + 1..).unwrap_or_default();
     let Some(cr) = line.iter().take(LENGTH_BYTES_MAX).position(|&b| b == b'\r') else {
@@ -322,7 +325,7 @@ fn header(buffer: &[u8], at: usize) -> Result<Option<(i64, usize)>, ()> {
 mod tests {
     use super::*;
 
-    /// A connection does not keep the memory of a large command for ever.
+    /// A connection must not keep the memory of a large command.
     #[test]
     fn room_is_kept_for_the_next_command_up_to_a_bound() {
         for (more, kept) in [(0, true), (1, false)] {

@@ -4,16 +4,16 @@
 use crate::element::element;
 use crate::limits::ReplyLimits;
 
-/// Why bytes are no acceptable reply. The rest of the stream cannot be parsed.
+/// Why bytes are not an acceptable reply. The rest of the stream cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// No type begins with this byte.
+    /// No type of reply begins with this byte.
     #[error("unknown type {:?}", char::from(*.0))]
     Type(u8),
     /// A line is longer than [`ReplyLimits::line_bytes`].
     #[error("line too long")]
     Line,
-    /// A length is no number, or the string is larger than [`ReplyLimits::bulk_bytes`].
+    /// A length is not a number, or a string is larger than [`ReplyLimits::bulk_bytes`].
     #[error("length out of range")]
     Length,
     /// A bulk string is not followed by CR LF.
@@ -24,20 +24,20 @@ pub enum Malformed {
     TooLarge,
 }
 
-/// Finds the end of the reply at the head of a buffer. Allocates nothing.
+/// Finds the end of the reply at the head of a buffer. The scanner allocates no memory.
 #[derive(Clone, Debug)]
 pub struct Scanner {
     limits: ReplyLimits,
     /// Offset of the next element, from the head of the reply.
     position: usize,
-    /// Offset up to which the end of its line was searched.
+    /// Offset up to which the end of the next element's line was searched.
     searched: usize,
-    /// Number of elements still to come. The reply itself counts as one.
+    /// Number of elements that have not come yet. The reply itself counts as an element.
     missing: u64,
 }
 
 impl Scanner {
-    /// Makes a scanner at the first byte of a reply.
+    /// Makes a scanner that is at the first byte of a reply.
     #[must_use]
     pub const fn new(limits: ReplyLimits) -> Scanner {
         Scanner {
@@ -48,12 +48,12 @@ impl Scanner {
         }
     }
 
-    /// Returns the length of the reply at the head of `buffer`, in bytes, once the reply is complete. The
-    /// scanner is then ready for the next reply. Since the last call that returned `None`, `buffer` must only
-    /// have grown.
+    /// Returns the length of the reply at the head of `buffer`, in bytes, once the reply is complete. The scanner is
+    /// then ready for the next reply. Since the last call that returned `None`, bytes may only have been added to
+    /// `buffer`.
     ///
     /// # Errors
-    /// [`Malformed`] if the bytes are no acceptable reply.
+    /// [`Malformed`] if the bytes are not an acceptable reply.
     #[inline]
     pub fn poll(&mut self, buffer: &[u8]) -> Result<Option<usize>, Malformed> {
         while self.missing > 0 {
@@ -70,7 +70,7 @@ impl Scanner {
     }
 }
 
-/// Returns the number of complete replies in `bytes`; `None` if there are other bytes.
+/// Returns the number of complete replies in `bytes`; `None` if `bytes` has anything else.
 #[must_use]
 pub fn count(mut bytes: &[u8]) -> Option<u32> {
     let mut count = 0;

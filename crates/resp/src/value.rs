@@ -1,34 +1,34 @@
-//! A reply as a tree of values, for tools. Replies are those of a RESP2 connection.
+//! A reply as a tree of values, for tools that use RESP2 connections.
 
 use crate::element::element;
 use crate::limits::ReplyLimits;
 use crate::number::parse_integer;
 use crate::scan::Malformed;
 
-/// Deepest nesting of arrays that is parsed.
+/// Maximum depth of nested arrays that are parsed.
 pub const DEPTH_MAX: usize = 8;
 
 /// A reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// `+…`
+    /// A status: `+…`.
     Status(Vec<u8>),
-    /// `-…`
+    /// An error: `-…`.
     Error(String),
-    /// `:…`
+    /// An integer: `:…`.
     Integer(i64),
-    /// `$…`
+    /// A bulk string: `$…`.
     Bulk(Vec<u8>),
-    /// `$-1` or `*-1`
+    /// A null: `$-1` or `*-1`.
     Nil,
-    /// `*…`
+    /// An array: `*…`.
     Array(Vec<Reply>),
 }
 
-/// Why bytes are no value.
+/// Why bytes cannot be parsed as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ValueError {
-    /// The bytes are no reply.
+    /// The bytes are not a reply.
     #[error(transparent)]
     Malformed(#[from] Malformed),
     /// The reply has a type of RESP3.
@@ -37,17 +37,17 @@ pub enum ValueError {
     /// Arrays are nested deeper than [`DEPTH_MAX`].
     #[error("arrays nested too deeply")]
     Depth,
-    /// An integer is no number.
+    /// The text of an integer is not a number.
     #[error("not a number")]
     Integer,
 }
 
 impl Reply {
-    /// Parses the reply at the start of `bytes`. Returns the reply and its length in bytes; `None` if it is
+    /// Parses the reply at the start of `bytes`. Returns the reply and its length in bytes; `None` if the reply is
     /// incomplete.
     ///
     /// # Errors
-    /// [`ValueError`] if the bytes are no value.
+    /// [`ValueError`] if the bytes cannot be parsed as a value.
     pub fn parse(bytes: &[u8], limits: &ReplyLimits) -> Result<Option<(Reply, usize)>, ValueError> {
         let mut at = 0;
         Ok(parse(bytes, &mut at, 0, limits)?.map(|reply| (reply, at)))
@@ -96,7 +96,7 @@ fn parse(
             if depth >= DEPTH_MAX {
                 return Err(ValueError::Depth);
             }
-            // The vector grows as elements arrive, because the announced count cannot be trusted.
+            // The vector grows as elements arrive, because the reader cannot trust the announced count.
             let mut items = Vec::new();
             for _ in 0..element.inside {
                 let Some(item) = parse(bytes, at, depth + 1, limits)? else {

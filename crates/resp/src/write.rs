@@ -2,14 +2,14 @@
 
 use crate::number::write_number;
 
-/// Appends `*count`, the head of an array: `count` elements follow.
+/// Appends `*count`, the head of an array with `count` elements. The elements must follow.
 pub fn write_header(out: &mut Vec<u8>, count: usize) {
     out.push(b'*');
     write_number(out, length(count));
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends the head of a map of `pairs` keys and values: the map of RESP3, or the array of RESP2.
+/// Appends the head of a map of `pairs` keys and values. The map is that of RESP3, or an array in RESP2.
 pub fn write_map(out: &mut Vec<u8>, pairs: usize, resp3: bool) {
     if resp3 {
         out.push(b'%');
@@ -29,7 +29,7 @@ pub fn write_bulk(out: &mut Vec<u8>, text: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends one command, name first, as an array of bulk strings.
+/// Appends one command, the name first, as an array of bulk strings.
 pub fn write_command<A: AsRef<[u8]>>(out: &mut Vec<u8>, arguments: &[A]) {
     write_header(out, arguments.len());
     for argument in arguments {
@@ -57,12 +57,12 @@ pub fn write_error(out: &mut Vec<u8>, text: &(impl AsRef<[u8]> + ?Sized)) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends a null: that of RESP3, or the null bulk string of RESP2.
+/// Appends a null: the null of RESP3, or the null bulk string of RESP2.
 pub fn write_null(out: &mut Vec<u8>, resp3: bool) {
     out.extend_from_slice(if resp3 { b"_\r\n" } else { b"$-1\r\n" });
 }
 
-/// The length of a text in memory fits into 64 bits.
+/// The length of a text in memory always fits into 64 bits.
 fn length(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,5 @@
-//! The readers of replies with complete, cut, nested and damaged input, and compared with each other.
+//! The readers of replies, with complete, cut, nested and damaged input. Their results are also compared with each
+//! other.
 
 use pmnet_resp::scan::count;
 use pmnet_resp::value::{DEPTH_MAX, ValueError};
@@ -14,7 +15,7 @@ const LIMITS: ReplyLimits = ReplyLimits {
 const NESTED: &[u8] =
     b"*3\r\n%1\r\n+k\r\n*2\r\n:1\r\n$-1\r\n=7\r\ntxt:abc\r\n|1\r\n+a\r\n:2\r\n,1.5\r\n";
 
-/// Parts of damaged input.
+/// Parts from which damaged input is made.
 const PIECES: &[&[u8]] = &[
     b"*2\r\n",
     b"*",
@@ -85,7 +86,7 @@ fn finds_the_end_whatever_the_split() {
             assert_eq!(scanner.poll(&whole[..cut]), Ok(None), "cut {cut}");
         }
         assert_eq!(scanner.poll(&whole), Ok(Some(NESTED.len())));
-        // The scanner is ready for the next reply.
+        // The scanner is now ready for the next reply.
         assert_eq!(scanner.poll(b":1\r\n"), Ok(Some(4)));
     }
     assert_eq!(count(&[NESTED, b"+OK\r\n", NESTED].concat()), Some(3));
@@ -110,7 +111,7 @@ fn refuses_what_is_not_resp() {
         (b"=3\r\nabc\r\n", Malformed::Length),
         (b"=0\r\n\r\n", Malformed::Length),
         (b"$3\r\nabcde", Malformed::BulkEnd),
-        // This many elements have more bytes than a reply may have.
+        // So many elements have more bytes than a reply may have.
         (b"*5600000\r\n", Malformed::TooLarge),
         (b"%9223372036854775807\r\n", Malformed::TooLarge),
         (&long, Malformed::Line),
@@ -119,7 +120,7 @@ fn refuses_what_is_not_resp() {
         assert!(parse(bad).is_err(), "{}", bad.escape_ascii());
     }
     assert_eq!(scan(b"*5500000\r\n"), Ok(None));
-    // Each element is small enough, but all together are too large.
+    // Each element is small enough, but all elements together are too large.
     let two = [b"*3\r\n".as_slice(), &reply::bulk(&vec![b'x'; 8 << 20])].concat();
     assert_eq!(scan(&two), Ok(None));
     assert_eq!(
@@ -136,7 +137,7 @@ fn what_is_as_large_as_a_limit_is_taken() {
         reply_bytes: usize::MAX,
     };
     let poll = |bytes: &[u8], limits| Scanner::new(limits).poll(bytes);
-    // A line, a string, and elements of the shortest kind, which are refused because of their number.
+    // The replies are a line, a string, and elements of the shortest kind, which are refused because of their number.
     for whole in [&b"+abc\r\n"[..], b"$3\r\nabc\r\n", b"*2\r\n_\r\n_\r\n"] {
         let reply = |reply_bytes| ReplyLimits {
             reply_bytes,
@@ -180,7 +181,8 @@ fn a_line_ends_at_its_first_cr_lf() {
     assert_eq!(scan(b"+\r\r\n"), Ok(Some(4)));
 }
 
-/// A long line is searched once, in whatever pieces it comes. A cut is not mistaken for the end of the line.
+/// The end of a long line is searched once in each byte, whatever the pieces are in which the line comes. A cut is not
+/// mistaken for the end of the line.
 #[test]
 fn a_long_line_is_a_reply_however_it_is_cut() {
     let mut line = vec![b'+'];

@@ -5,13 +5,13 @@ use pmnet_resp::limits::{ARGUMENTS_MAX, INLINE_BYTES_MAX, LENGTH_BYTES_MAX};
 use pmnet_resp::{Arguments, Parser, ProtocolError, RequestLimits, Status, write_command};
 use proptest::prelude::*;
 
-/// Limits for commands that are larger than one read.
+/// Limits for commands that are larger than one read from a socket.
 const LIMITS: RequestLimits = RequestLimits {
     bulk_bytes: 512 * 1024,
     command_bytes: 513 * 1024,
 };
 
-/// Parts of damaged input.
+/// Parts from which damaged input is made.
 const PIECES: &[&[u8]] = &[
     b"*",
     b"$",
@@ -35,7 +35,7 @@ const PIECES: &[&[u8]] = &[
 
 type Command = Vec<Vec<u8>>;
 
-/// Gives `input` to the parser in pieces that end at `cuts`. Returns the commands and the error.
+/// Gives `input` to the parser in pieces that end at `cuts`. Returns the commands that it found, and the error.
 fn parse(input: &[u8], cuts: &[usize]) -> (Vec<Command>, Option<ProtocolError>) {
     let mut parser = Parser::new(LIMITS);
     let mut buffer = BytesMut::new();
@@ -53,7 +53,8 @@ fn parse(input: &[u8], cuts: &[usize]) -> (Vec<Command>, Option<ProtocolError>) 
         loop {
             match parser.poll(&buffer) {
                 Ok(Status::Incomplete) => {
-                    // Otherwise a reader that stops at `wanted` would wait for ever.
+                    // If `wanted` were not above the present length, a reader that stops at `wanted` would wait without
+                    // end.
                     let (wanted, there) = (parser.wanted(), buffer.len());
                     assert!(wanted > there, "wants {wanted} of {there} bytes");
                     assert!(
@@ -131,7 +132,7 @@ fn arguments_are_counted_found_and_compared() {
     );
     assert!(arguments.is(0, "set") && arguments.is(1, "K") && arguments.is(2, ""));
     assert!(!arguments.is(0, "get") && !arguments.is(0, "SETEX") && !arguments.is(1, "set"));
-    // An argument outside the buffer is empty.
+    // An argument whose range lies outside of the buffer is empty.
     let outside = [1..3, 0..2];
     let arguments = Arguments::new(b"ab", &outside);
     assert_eq!((arguments.get(0), arguments.get(1)), (&b""[..], &b"ab"[..]));
@@ -168,11 +169,11 @@ fn inline_commands_are_quoted_as_in_redis() {
         Some(ProtocolError::InlineTooBig)
     );
     assert_eq!(error(&vec![b'a'; INLINE_BYTES_MAX - 1]), None);
-    // The line is refused even if its end has come together with it.
+    // The line is refused even if its end has come together with the rest of the line.
     let mut ended = vec![b'a'; INLINE_BYTES_MAX];
     ended.extend_from_slice(b"\r\n");
     assert_eq!(error(&ended), Some(ProtocolError::InlineTooBig));
-    // Redis finds no end of the line after a NUL, and closes the connection when the line is too long.
+    // Redis finds no end of a line after a NUL, and closes the connection when the line gets too long.
     for nul in [&b"\0"[..], b"\0abc\r\nPING\r\n", b"PI\0NG\r\n", b"PING \0"] {
         assert_eq!(error(nul), Some(ProtocolError::InlineNul), "{nul:?}");
     }
@@ -304,7 +305,7 @@ fn a_complete_command_stays_so_until_it_is_consumed() {
             assert_eq!(arguments, [b"PING"]);
         }
         assert_eq!(parser.consume(), input.len() - 6);
-        // Nothing of the next command has come.
+        // No byte of the next command has come.
         assert_eq!(parser.wanted(), 1);
     }
 }
@@ -335,7 +336,7 @@ fn an_incomplete_command_wants_more_than_there_is_at_every_byte() {
     ];
     write_command(&mut input, &words);
     input.extend_from_slice(b"*0\r\n\r\nSET k 'a b'\r\n");
-    // The first command is tried unchanged, and larger than one read.
+    // The last command is long, so only a part of its cuts is tried.
     let mut long = vec!["MSET".to_owned()];
     long.extend((0..20_000).map(|i| format!("word{i}")));
     let at = input.len();

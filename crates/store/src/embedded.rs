@@ -1,4 +1,5 @@
-//! Executes the payloads of updates and requests over rows. The code does not depend on how a store keeps its rows.
+//! Executes the payloads of updates and requests over rows. The code is the same for every way in which a store keeps
+//! its rows.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -11,12 +12,12 @@ use crate::rows::{Fault, Rows, Update, place_in};
 use crate::types::{Context, Cursors, Keyspace, execaborted, refuse_as_read, run, unchanged};
 use crate::{OpenError, PACK_HEADER_BYTES_MAX, REPLY_BYTES_MAX, REPLY_TOO_LONG};
 
-/// If the replies of a pack have this many bytes, the pack ends.
+/// A pack ends when its replies have this many bytes.
 const PACK_REPLIES_BYTES_MAX: usize = 256 * 1024;
 /// Longest reply of a read in a pack, in bytes.
 const PACK_READ_BYTES_MAX: usize = 16 * 1024;
 
-/// Number of keys that are checked for expiry at a time while nothing is written.
+/// Number of keys that are checked for expiry in one turn while nothing is written.
 pub const TIDIED_KEYS: usize = 1_000;
 /// Redis's error for a write that finds no memory, with advice for an operator.
 const OUT_OF_MEMORY: &str = "OOM command not allowed: the packet store is full; delete keys, or make it larger (pmnet store grow)";
@@ -24,7 +25,8 @@ const OUT_OF_MEMORY: &str = "OOM command not allowed: the packet store is full; 
 const REFUSED_TOO_LONG: &str =
     "ERR pmnet: the reply would be larger than 16 MiB, so nothing was done; ask for less at once";
 
-/// Returns the keys of one transaction of rows, with the current time for expiry.
+/// Makes a keyspace over the rows of one transaction. The keyspace leaves out keys that have expired at the present
+/// time.
 ///
 /// # Errors
 /// [`Fault::Storage`]: the system gives no random numbers.
@@ -57,13 +59,13 @@ pub fn cursors() -> Result<Cursors, OpenError> {
     Ok(cursors)
 }
 
-/// Counts events of one kind. The more events there are, the less often they are logged, so that they do not flood the
+/// Counts events of one kind. The more events there are, the fewer of them are logged, so that they do not flood the
 /// log.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counted(u64);
 
 impl Counted {
-    /// Counts one more event. Returns the new total if this event is to be logged.
+    /// Counts one more event. Returns the new total if this event must be logged.
     pub fn one_more(&mut self) -> Option<u64> {
         self.0 += 1;
         self.0.is_power_of_two().then_some(self.0)
@@ -80,7 +82,7 @@ impl Counted {
 pub struct Rejections(Counted);
 
 impl Rejections {
-    /// Counts these rejected updates, and logs some of the reasons.
+    /// Counts the rejected updates, and logs some of the reasons.
     pub fn note(&mut self, reasons: &[String]) {
         for why in reasons {
             if let Some(total) = self.0.one_more() {
@@ -94,11 +96,11 @@ impl Rejections {
     }
 }
 
-/// Applies updates in order; returns the reason for each rejected update. A rejected command has no effect;
-/// in a transaction, as in Redis, each command takes effect or fails alone.
+/// Applies updates in order. Returns the reason for each rejected update. A rejected command has no effect. In a
+/// transaction, as in Redis, each command succeeds or fails on its own.
 ///
 /// # Errors
-/// A [`Fault`] of the rows; the transaction must be given up.
+/// A [`Fault`] of the rows. The caller must then give the transaction up.
 pub fn apply(keys: &mut Keyspace<'_>, batch: &Batch) -> Result<Vec<String>, Fault> {
     let mut rejected = Vec::new();
     for (at, payload) in batch.effects.iter().enumerate() {
@@ -118,7 +120,7 @@ pub fn apply(keys: &mut Keyspace<'_>, batch: &Batch) -> Result<Vec<String>, Faul
     Ok(rejected)
 }
 
-/// Returns the update if it is a single command about a key.
+/// Returns the update if the payload is a single command about a key.
 fn update(origin: Origin, payload: &Bytes, commands: &Commands<'_>) -> Option<Update> {
     let single = commands.form == Form::Single;
     let key = commands.iter().next().filter(|_| single)?.nth(1)?;
@@ -129,7 +131,7 @@ fn update(origin: Origin, payload: &Bytes, commands: &Commands<'_>) -> Option<Up
     })
 }
 
-/// Executes a request; its errors are replies.
+/// Executes a request. An error of the request is its reply.
 ///
 /// # Errors
 /// A [`Fault`] of the rows, or [`Fault::ReplyTooLong`] of a request that may have changed something. After such a
@@ -159,7 +161,7 @@ pub fn answer(keys: &mut Keyspace<'_>, request: &Request) -> Result<Bytes, Fault
     }
 }
 
-/// Returns a request for only the first part of a pack, if the pack has several parts.
+/// If the request is a pack of several parts, returns a request for its first part alone.
 pub fn first_part(request: &Request) -> Option<Request> {
     let commands = Commands::parse(&request.payload).ok();
     let pack = commands.filter(|commands| commands.form == Form::Pack)?;

@@ -2,7 +2,7 @@
 //!
 //! Purpose: implementations of [`pmnet_server::Store`]. Each store applies update payloads (`docs/spec/wire.md` §6) in
 //! order and writes the protocol's records in the same atomic durable step (protocol.md §2 rules 6–8). Invariants: a
-//! record and its effect become visible together; a malformed payload is rejected and counted, and never causes a
+//! record and its effect become visible together. A malformed payload is rejected and counted, and never causes a
 //! panic. This crate knows nothing of packets, sessions or orders.
 
 mod embedded;
@@ -40,15 +40,15 @@ pub enum OpenError {
     /// The URL has the right scheme, but a part of it is wrong.
     #[error("PM2121 store address: {why}")]
     Url {
-        /// The reason.
+        /// The reason why the part is wrong.
         why: String,
     },
-    /// Two processes must not have the same name, and the system gave no random numbers for a name.
+    /// The system gave no random numbers for the server's name, and two processes must not have the same name.
     #[error(
         "PM2122 the operating system gives no random numbers, which a server's name in its store is made of: {why}"
     )]
     Random {
-        /// Error of the system.
+        /// The error of the system.
         why: String,
     },
     /// The packet store cannot use this path.
@@ -72,9 +72,9 @@ pub enum OpenError {
 
 /// Opens the store that `url` names, for one shard.
 ///
-/// `redis://[[user]:password@]host[:port][?wait_replicas=N]` connects later, in [`Store::load`]: a server that does not
-/// run yet is no error at this point. `redis+sentinel://…/NAME` goes to the master that Sentinels name,
-/// `redis+cluster://…/SLOTS` to the master of a Redis Cluster that serves these slots. `rediss…` uses TLS.
+/// `redis://[[user]:password@]host[:port][?wait_replicas=N]` is connected only in [`Store::load`]. So it is no error
+/// here if the Redis server does not run yet. `redis+sentinel://…/NAME` means the master that Sentinels name.
+/// `redis+cluster://…/SLOTS` means the master of a Redis Cluster that serves these slots. `rediss…` uses TLS.
 /// `packet:PATH[?size=BYTES]` opens or creates the file. `null:` keeps the records in memory and forgets the effects.
 ///
 /// # Errors
@@ -86,14 +86,14 @@ pub fn open(url: &str, shard: u32) -> Result<Box<dyn Store>, OpenError> {
 /// Passwords that are given outside the URL.
 #[derive(Clone, Default)]
 pub struct Passwords {
-    /// Password for Redis. If it is replaced later, later connections use the new one.
+    /// Password for Redis. If the password is replaced later, later connections use the new password.
     pub store: Option<Secret>,
-    /// Password for Redis's Sentinels. It may be replaced, too.
+    /// Password for Redis's Sentinels. This password may be replaced later, too.
     pub sentinel: Option<Secret>,
 }
 
-/// Opens the store as [`open`] does. For Redis, `passwords` take the place of a password in `url`, and `sync` says
-/// which writes wait for its sync.
+/// Opens the store like [`open`]. For Redis, `passwords` take the place of a password in `url`, and `sync` says which
+/// writes wait for Redis's sync.
 ///
 /// # Errors
 /// [`OpenError`].
@@ -140,8 +140,8 @@ pub(crate) fn malformed_reply(error: pmnet_wire::command::CommandError) -> bytes
     pmnet_resp::reply::error(&format!("ERR pmnet: malformed request: {error}"))
 }
 
-/// Reply and record in place of a reply that is longer than the server can pass on ([`REPLY_BYTES_MAX`]). Each load
-/// reads all records, so the record does not keep the long reply either.
+/// Reply and record that take the place of a reply which is longer than the server can pass on ([`REPLY_BYTES_MAX`]).
+/// Each load reads all records, so the record of such a request does not keep the long reply, either.
 pub(crate) const REPLY_TOO_LONG: &[u8] = b"-ERR pmnet: the reply is larger than 16 MiB\r\n";
 
 /// Longest head of the reply to a pack, in bytes.
@@ -156,7 +156,7 @@ pub(crate) fn bounded_reply(reply: Bytes, record: &[u8]) -> Bytes {
     Bytes::from_static(REPLY_TOO_LONG)
 }
 
-/// Logs the record whose reply was too long.
+/// Logs that the reply of this record was too long.
 pub(crate) fn warn_too_long(record: &[u8]) {
     tracing::warn!(
         record = %record.escape_ascii(),

@@ -1,8 +1,8 @@
 //! A store that keeps only the protocol's records, in memory.
 //!
-//! The store serves to measure pmnet without a database: every effect is accepted and forgotten, and reads find
-//! nothing. The store takes payloads of each kind, so programs can be measured, too: a program's request gets an empty
-//! reply. Records survive `load`, but not the end of the process.
+//! The store serves to measure pmnet without a database. The store accepts and forgets every effect, and its reads find
+//! nothing. The store accepts payloads of each kind, so that programs can be measured, too: a program's request gets an
+//! empty reply. Records survive `load`, but not the end of the process.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,9 @@
-//! `trait Rows`: the interface that the data types of Redis need from a store. The interface has only ordered rows.
+//! `trait Rows`: the interface that the data types of Redis need from a store. The interface knows only rows in the
+//! order of their keys.
 //!
-//! A row is a key, a kind, an expiry and a value. The store does not interpret rows; `types` does, as
-//! `docs/spec/embedded-store.md` describes. All calls on one [`Rows`] are one transaction: they see the transaction's
-//! earlier writes, and take effect together, durably, or not at all.
+//! A row is a key, a kind, an expiry and a value. The store does not interpret the rows. The module `types` interprets
+//! them, as `docs/spec/embedded-store.md` describes. All calls on one [`Rows`] are one transaction. The calls see the
+//! earlier writes of the transaction. The writes take effect together and durably, or not at all.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -12,29 +13,29 @@ use pmnet_server::Origin;
 /// A row's content, lent by the store to its reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row<'a> {
-    /// Kind of the value, which the store only keeps.
+    /// Kind of the value. The store keeps the kind without using it.
     pub kind: u8,
-    /// Time of expiry, in milliseconds since 1970; 0: never. The store only keeps this time, and neither hides nor
-    /// removes an expired row.
+    /// Time of expiry, in milliseconds since 1970; 0: never. The store keeps this time without using it: it neither
+    /// hides nor removes an expired row.
     pub expires_at_ms: u64,
     /// The value.
     pub value: &'a [u8],
 }
 
-/// An update that is being applied and whose payload lies unchanged in the log. A store that also holds the log can
-/// keep a value in the payload, without a copy.
+/// An update that is being applied, and whose payload lies unchanged in the log. A store that also holds the log can
+/// keep a value where it lies in the payload, without a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Update {
     /// The log entry of the update.
     pub origin: Origin,
     /// Payload of the update.
     pub payload: Bytes,
-    /// Range of the key of its one command in the payload.
+    /// Range, in the payload, of the key of the update's only command.
     pub key: std::ops::Range<usize>,
 }
 
 impl Update {
-    /// Returns the range of `part` in the payload; `None`: `part` is a copy.
+    /// Returns the range of `part` in the payload; `None`: `part` is a copy, not a slice of the payload.
     pub fn place_of(&self, part: &[u8]) -> Option<std::ops::Range<usize>> {
         place_in(&self.payload, part)
     }
@@ -69,7 +70,7 @@ pub enum Order {
     Descending,
 }
 
-/// Keys of a scan: from one bound to the other.
+/// The keys that a scan visits, from one bound to the other.
 pub type Range<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
 /// Reason why the rows could not be used.
@@ -94,7 +95,7 @@ pub enum Fault {
 
 const READING: &str = "a read tried to write";
 
-/// One transaction over ordered rows.
+/// One transaction over rows that are in the order of their keys.
 ///
 /// Keys are bytes in the order of `memcmp`; a prefix of a key comes before the key. Key and value may each be 64 bytes
 /// longer than the largest message (`pmnet_wire::MESSAGE_BYTES_MAX`), because an acknowledged `SET` with such a key or
@@ -109,7 +110,7 @@ pub trait Rows {
     /// Writes the row of `key`. An earlier row of this key is replaced.
     ///
     /// # Errors
-    /// [`Fault`]; always in a transaction that only reads, which need not have this method.
+    /// [`Fault`]. A transaction that only reads always returns a fault, and need not implement this method.
     fn put(
         &mut self,
         _key: &[u8],
@@ -120,12 +121,12 @@ pub trait Rows {
         Err(Fault::Storage(READING.into()))
     }
 
-    /// Names the update to which all writes until the next call belong; `None`: the writes belong to no update, or the
-    /// store need not know it.
+    /// Names the update to which all later writes belong, until this function is called again; `None`: the writes
+    /// belong to no update, or the store need not know their update.
     fn begin_update(&mut self, _update: Option<Update>) {}
 
-    /// States whether the command that runs next frees space. Until the next call, short rows of such a command may use
-    /// the space that is reserved for this purpose.
+    /// States whether the command that runs next frees space. Short rows of a command that frees space may use the
+    /// space that is reserved for this purpose, until the next call of this function.
     fn set_frees(&mut self, _frees: bool) {}
 
     /// Facts about the store.
@@ -139,13 +140,13 @@ pub trait Rows {
     /// Removes the row of `key` if it exists.
     ///
     /// # Errors
-    /// [`Fault`]; always in a transaction that only reads, which need not have this method.
+    /// [`Fault`]. A transaction that only reads always returns a fault, and need not implement this method.
     fn remove(&mut self, _key: &[u8]) -> Result<(), Fault> {
         Err(Fault::Storage(READING.into()))
     }
 
-    /// Calls `visit` with the rows of a range, in the given order, until `visit` breaks. An empty or reversed range has
-    /// no rows.
+    /// Calls `visit` with the rows of a range, in the given order, until `visit` returns a break. An empty or reversed
+    /// range has no rows.
     ///
     /// # Errors
     /// [`Fault`].
@@ -158,7 +159,7 @@ pub trait Rows {
         self.scan_from(range, order, 0, visit)
     }
 
-    /// Does the same as [`Rows::scan`], but leaves out the first `skip` rows in this order, which are not visited.
+    /// Does the same as [`Rows::scan`], but skips the first `skip` rows in this order without visiting them.
     ///
     /// # Errors
     /// [`Fault`].

@@ -21,20 +21,20 @@ use crate::upstream::{Outcome, Time};
 pub(super) const ASK_TIME_MAX: Time = 1_000_000_000;
 /// The oldest Redis that the pmnet server accepts.
 const OLDEST: &str = "6.2.0";
-/// Time until the next question if the last answer was of no use, in nanoseconds.
+/// Nanoseconds until the store is asked again after an answer that could not be used.
 const ASK_AGAIN_AFTER: Time = 10_000_000_000;
 
-/// The store's facts about itself.
+/// Name, version and modules of the store, as the store has stated them.
 #[derive(Debug)]
 pub(crate) struct About {
     server: String,
     version: String,
     /// One RESP2 array of names and values for each module.
     modules: Vec<Bytes>,
-    /// The `run_id` of the store process that gave these facts; empty if its answer had none. `None`: the store must be
-    /// asked for its facts.
+    /// The `run_id` of the store process that gave these facts; empty if the answer named no `run_id`. `None`: the
+    /// store must be asked for its facts.
     of: Option<String>,
-    /// Earliest time of the next question.
+    /// Earliest time at which the store may be asked again.
     ask_after: Time,
 }
 
@@ -57,8 +57,8 @@ impl About {
         self.ask_after = 0;
     }
 
-    /// Whether the store must be asked now. `store`: the store that the server named last. The kept answer
-    /// may come from an earlier or a later store.
+    /// Whether the store must be asked now. `store`: the store that the server named last. The kept facts may be those
+    /// of another store.
     pub(super) fn is_to_be_asked(&self, store: Option<&StoreName>, now: Time) -> bool {
         let is_of = |of: &String| store.is_none_or(|store| store.run_id == *of);
         !self.of.as_ref().is_some_and(is_of) && now >= self.ask_after
@@ -104,7 +104,8 @@ impl About {
             _ => redis,
         };
         (self.server, self.version) = (name.to_owned(), version.to_owned());
-        // If the server has no right to list modules, this part of the answer is an error, and no modules are named.
+        // If the server has no right to list modules, this part of the answer is an error, and the reply to HELLO names
+        // no modules.
         let modules = read::elements(&reply[length..]).unwrap_or_default();
         self.modules = modules
             .into_iter()
@@ -113,7 +114,7 @@ impl About {
         Some(run_id_of(&reply[..length]).unwrap_or_default())
     }
 
-    /// Returns the reply to a HELLO of the client with this number.
+    /// Returns the reply to a HELLO of the client with the number `id`.
     pub(super) fn reply(&self, protocol: Protocol, id: i64) -> Bytes {
         let resp3 = protocol == Protocol::Resp3;
         let mut out = Vec::new();

@@ -1,4 +1,4 @@
-//! Replies that the front itself gives, at the places of their commands.
+//! Replies that the front itself gives. Each reply keeps its command's place in the order of replies.
 
 use bytes::Bytes;
 use pmnet_resp::reply;
@@ -9,7 +9,7 @@ use super::rights::{Asking, Rights};
 use crate::table::Facts;
 
 impl Connection {
-    /// Sends everything that waits to be sent. When nothing waits any more, any call may be submitted.
+    /// Submits all of the client's commands that wait to be sent. After success, any call may be submitted.
     ///
     /// # Errors
     /// [`Later`]: no call may be submitted now.
@@ -22,8 +22,8 @@ impl Connection {
         self.back.reply(&mut self.face.pending, reply);
     }
 
-    /// Answers a command with an error instead of running it. As in Redis, a transaction that is being queued
-    /// fails as well.
+    /// Answers a command with an error instead of running it. As in Redis, if the client is queueing a transaction, the
+    /// EXEC of this transaction fails, too.
     ///
     /// # Errors
     /// [`Later`]: the earlier commands could not be sent now.
@@ -49,11 +49,11 @@ impl Connection {
         Ok(())
     }
 
-    /// Keeps the command waiting for Redis's answer about the rights of its client. If Redis has not answered when the
-    /// command's time is over, the command gets an error.
+    /// Keeps the command waiting for Redis's answer about the rights of its client. If Redis has not answered by the
+    /// command's deadline, the command gets an error.
     ///
     /// # Errors
-    /// [`Later`]: the command waits.
+    /// [`Later`]: Redis has not answered yet.
     pub(super) fn await_answer(
         &mut self,
         asking: Asking,
@@ -65,7 +65,7 @@ impl Connection {
         if !asking.is_login()
             && let Some(busy) = env.shared.busy.error(env.shared.now).cloned()
         {
-            // No answer about rights has come from Redis. This is the error that Redis would send for the
+            // No answer about rights has come from Redis. The client gets the error that Redis would send for the
             // command.
             self.rights.stop_asking();
             return self.deny(busy, facts, env);

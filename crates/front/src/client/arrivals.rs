@@ -1,10 +1,12 @@
-//! The times when the bytes of a client's input arrived. A command's time begins with the arrival of its bytes.
+//! The times when the bytes of a client's input arrived. The deadline of a command counts from the arrival of the
+//! command's bytes.
 
 use std::collections::VecDeque;
 
 use crate::upstream::Time;
 
-/// Maximum number of arrival times that are kept. Further bytes count as arrived with the last kept time.
+/// Maximum number of arrival times that are kept. Once this many times are kept, further bytes count as arrived at the
+/// last of these times.
 const MOMENTS_MAX: usize = 64;
 /// Bytes that arrive within `timeout / PARTS_PER_TIMEOUT` count as arrived together.
 const PARTS_PER_TIMEOUT: Time = 16;
@@ -12,7 +14,7 @@ const PARTS_PER_TIMEOUT: Time = 16;
 /// Arrival times of the bytes in an input, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
-    /// Number of bytes, and their arrival time.
+    /// Each entry: a number of bytes, and the time at which they arrived.
     moments: VecDeque<(usize, Time)>,
     /// Sum of the bytes in `moments`.
     bytes: usize,
@@ -57,7 +59,8 @@ impl Arrivals {
         self.moments.front().map(|(_, at)| *at)
     }
 
-    /// The input has no whole command: its bytes count as arrived when the rest of the command arrives.
+    /// Notes that the input has no whole command: the bytes of the input count as arrived when the rest of the command
+    /// arrives.
     pub(super) fn await_rest(&mut self) {
         *self = Arrivals::default();
     }
@@ -83,7 +86,7 @@ mod tests {
         }
         arrivals.note(5, 700, TIMEOUT);
         assert_eq!(arrivals.oldest(), Some(700));
-        // Bytes of an incomplete command wait for its rest.
+        // The bytes of an incomplete command wait for the rest of the command.
         arrivals.await_rest();
         arrivals.note(6, 9000, TIMEOUT);
         assert_eq!(arrivals.oldest(), Some(9000));

@@ -1,11 +1,11 @@
-//! Output that waits to be written to a client, in pieces. A backlog takes only the memory of its pieces. If bytes are
-//! taken from its head, no other bytes are moved.
+//! Output that waits to be written to a client. The output is a list of pieces. A backlog takes only the memory of its
+//! pieces. If bytes are taken from its head, no other bytes are moved.
 
 use std::collections::VecDeque;
 
-/// Bytes of a piece.
+/// Size of a piece, in bytes.
 const PIECE_BYTES: usize = 64 * 1024;
-/// Maximum number of entries of the list of pieces for which an empty output keeps memory.
+/// An empty backlog keeps memory for at most this many entries of the list of pieces.
 const KEPT_PLACES_MAX: usize = 64;
 
 #[derive(Default)]
@@ -30,7 +30,7 @@ impl Output {
                 rest
             } else {
                 let (fits, rest) = bytes.split_at(PIECE_BYTES.min(bytes.len()));
-                // The first piece grows with its contents. A later piece gets its whole size, because more
+                // The first piece grows with its contents. A later piece gets its whole size at once, because more
                 // bytes will follow.
                 let mut piece = if self.pieces.is_empty() {
                     Vec::new()

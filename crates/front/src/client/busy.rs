@@ -1,10 +1,10 @@
 //! Whether Redis is running a long script and therefore answers every client with BUSY.
 //!
-//! The front learns from the replies to its own questions that Redis is busy. From then on the front answers two kinds
-//! of commands with Redis's own error: commands that would have to wait for Redis and have not been sent, and plain
-//! reads that have been sent. A plain read changes nothing, even if Redis executes it after the error. A write that was
-//! sent waits, because only the pmnet server knows whether it is executed. While Redis is busy, the front repeats its
-//! question.
+//! The front learns from the replies to its own questions that Redis is busy. Once Redis is busy, the front answers
+//! some commands with Redis's own error. These are commands that would have to wait for Redis and have not been sent,
+//! and plain reads that have been sent. A plain read changes nothing, even if Redis executes it after the error. A
+//! write that was sent waits, because only the pmnet server knows whether it is executed. While Redis is busy, the
+//! front repeats its question.
 
 use bytes::Bytes;
 
@@ -17,7 +17,7 @@ use super::replies::Slot;
 use crate::table::{Action, Facts, Local, Pass};
 use crate::upstream::Time;
 
-/// Time for which the last BUSY counts, in nanoseconds: several of the front's questions.
+/// Time for which the last BUSY reply counts, in nanoseconds. The front asks several times in this period.
 const HEARD_FOR: Time = 1_000_000_000;
 /// The longest time for which a BUSY reply may be under way after Redis has stopped being busy, in nanoseconds.
 const UNDER_WAY_FOR: Time = 50_000_000;
@@ -49,7 +49,7 @@ pub fn says_busy(reply: &[u8]) -> bool {
 pub struct Busy {
     error: Bytes,
     until: Time,
-    /// Until this time a BUSY reply is ignored, because Redis sent it before the script ended.
+    /// Until this time a BUSY reply is ignored, because Redis may have sent it before the script ended.
     deaf_until: Time,
 }
 
@@ -66,7 +66,7 @@ impl Busy {
         self.until = now.saturating_add(HEARD_FOR);
     }
 
-    /// Notes that Redis answers again, or that a script was killed.
+    /// Notes that Redis executes commands again, or that a script was killed.
     pub fn over(&mut self, now: Time) {
         if now < self.until {
             self.deaf_until = now.saturating_add(UNDER_WAY_FOR);
@@ -82,8 +82,8 @@ impl Busy {
 }
 
 impl Busy {
-    /// If Redis is busy and this command would have to wait for Redis, returns Redis's error. A read may be answered
-    /// without Redis.
+    /// If Redis is busy and this command would have to wait for Redis, returns Redis's error. A read is no such
+    /// command, because it may be answered without Redis.
     pub(super) fn holds_up(
         &self,
         command: &Command<'_>,

@@ -1,8 +1,8 @@
 //! CLIENT: settings of a client, and questions about this client and the front's other clients.
 //!
-//! Purpose: the front answers as Redis does about its connections, but the clients are those of this front.
-//! Subcommands about other clients (LIST, KILL, UNBLOCK) are carried out by the front's shell
-//! ([`ClientsAsk`]). The store's Redis decides which fields a client has, and their order.
+//! Purpose: the front answers as Redis does, but about its own clients. Subcommands about other clients (LIST, KILL,
+//! UNBLOCK) are carried out by the front's shell ([`ClientsAsk`]). The store's Redis decides which fields a client has,
+//! and their order.
 
 use std::net::SocketAddr;
 
@@ -25,7 +25,7 @@ use crate::upstream::{Outcome, Time};
 
 /// Value of the field `multi` for a client outside MULTI, as Redis shows it.
 pub(super) const NO_MULTI: &str = "-1";
-/// Error text for subcommands of newer stores that are refused.
+/// Error text for subcommands of newer stores that pmnet refuses.
 const STATE: &str = "it is state of a connection to the store, and all clients of a front share those; send it to the store itself";
 const UNBLOCK_REASON: &str = "ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR";
 /// The fields of Redis 7.0, used if the store does not name its own.
@@ -91,15 +91,15 @@ impl ClientKind {
 /// A client's request about the clients of its front.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientsAsk {
-    /// CLIENT INFO.
+    /// The command CLIENT INFO.
     Info,
-    /// CLIENT LIST.
+    /// The command CLIENT LIST.
     List(Which),
-    /// CLIENT KILL of one address.
+    /// The command CLIENT KILL with one address.
     KillAddress(Vec<u8>),
-    /// CLIENT KILL of all clients that match.
+    /// The command CLIENT KILL for all clients that match.
     Kill(Which),
-    /// CLIENT UNBLOCK.
+    /// The command CLIENT UNBLOCK.
     Unblock { id: i64, error: bool },
 }
 
@@ -130,8 +130,8 @@ pub(super) enum Wanted {
     Help(Vec<u8>),
     /// The front answers this request.
     Front(ClientsAsk),
-    /// The store is asked with this command first, and then the front. `None`: the front does not understand the
-    /// conditions, so it is not asked.
+    /// The store answers this command first, and then the front answers the request. `None`: the front does not
+    /// understand the conditions, so only the store answers.
     Store(Bytes, Option<ClientsAsk>),
     /// The command has this reply.
     Reply(Bytes),
@@ -165,8 +165,8 @@ impl Wanted {
                 }
             }
             "CLIENT|UNBLOCK" if arguments.len() > 4 => {
-                // Redis refuses this argument. Valkey 9.1 ignores it and executes the command without a reason. No
-                // client has the number 0.
+                // Redis refuses a CLIENT UNBLOCK with this argument. Valkey 9.1 ignores the argument and unblocks the
+                // client. So the question names number 0, which no client has.
                 let id = parse_integer(arguments.get(2));
                 let mut words: Vec<&[u8]> = arguments.iter().collect();
                 if id.is_some() {
@@ -189,8 +189,7 @@ impl Wanted {
     }
 }
 
-/// Returns the payload that asks the store whether it accepts these conditions, and which fields its clients
-/// have.
+/// Returns the payload that asks the store whether it accepts these conditions, and which fields its clients have.
 pub(super) fn clients_question(conditions: &Bytes) -> Bytes {
     let mut payload = preamble(Form::Transaction, Protocol::Resp2, 0).to_vec();
     write_command(&mut payload, &["CLIENT", "INFO"]);

@@ -20,7 +20,7 @@ const SECOND: Time = 1_000_000_000;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Which {
     conditions: Vec<Condition>,
-    /// The client that asks is not selected.
+    /// Whether the client that asks is left out.
     pub(crate) skips_me: bool,
 }
 
@@ -68,7 +68,7 @@ pub(super) fn parse(arguments: &Arguments<'_>, kills: bool, shared: &Shared) -> 
     let mut at = 2;
     while at < arguments.len() {
         if at + 1 == arguments.len() && kills {
-            // The added condition would be read as the value of the last condition.
+            // Otherwise the added condition would be read as the value of the last condition.
             return if !arguments.is(at, "ID") || names_address(arguments) {
                 Parsed::Cut
             } else {
@@ -101,7 +101,7 @@ pub(super) fn parse(arguments: &Arguments<'_>, kills: bool, shared: &Shared) -> 
     }
 }
 
-/// Whether the command has a condition on a local address. A second condition on a local address would not count.
+/// Whether the command has a condition on a local address. A second condition on a local address would have no effect.
 fn names_address(arguments: &Arguments<'_>) -> bool {
     (2..arguments.len()).any(|at| arguments.is(at, "LADDR") || arguments.is(at, "NOT-LADDR"))
 }
@@ -111,8 +111,7 @@ fn names_address(arguments: &Arguments<'_>) -> bool {
 enum Nobody {
     /// Before the other conditions, none of which is of the same kind.
     First,
-    /// After the other conditions. At this place the added condition is read as a condition, or is an error, whatever
-    /// precedes it.
+    /// After the other conditions. At this place the added condition always counts as a condition, or is an error.
     Last,
 }
 

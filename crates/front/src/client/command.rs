@@ -1,10 +1,10 @@
-//! A command that is being taken from a client.
+//! A client's command that the front is taking from the input.
 
 use pmnet_resp::Arguments;
 
 use crate::table::Verdict;
 
-/// A command that is being taken.
+/// The command that is being taken from the input, with its parsed arguments.
 #[derive(Clone, Copy)]
 pub(super) struct Command<'a> {
     pub(super) arguments: &'a Arguments<'a>,

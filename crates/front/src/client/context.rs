@@ -12,7 +12,7 @@ pub(super) struct Env<'a> {
     pub(super) shared: &'a mut Shared,
 }
 
-/// The network, the front's state and the client's commands, as the back may use them.
+/// The network, the front's state and the client's commands, as far as [`Back`](super::back::Back) may use them.
 pub(super) struct Context<'a> {
     pub(super) up: &'a mut dyn Calls,
     pub(super) shared: &'a mut Shared,
@@ -46,14 +46,15 @@ impl Face {
 pub(super) enum Later {
     /// The endpoint refused a call.
     Busy,
-    /// A pack or batch has no outcome yet: parts of it may have to be sent again before any later command.
+    /// A pack or batch has no outcome yet. Parts of the pack or batch may have to be sent again before any later
+    /// command.
     Outstanding,
     /// The rights of the command's client are not known.
     Rights,
-    /// The command must follow changes of subscriptions of other clients that are under way. `advance` asks
-    /// to be woken.
+    /// The command must follow changes of subscriptions of other clients that are under way.
+    /// [`Connection::advance`](super::Connection::advance) asks the front to wake the client.
     Subscriptions,
-    /// As `Subscriptions`, and there may be changes that the front has not seen yet.
+    /// The command must follow such changes, and there may be changes that the front has not seen yet.
     OthersFirst,
     /// Clients are paused (CLIENT PAUSE).
     Paused,

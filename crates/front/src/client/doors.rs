@@ -48,7 +48,7 @@ impl Connection {
         self.face.pending.replies.held()
     }
 
-    /// Whether there are too many unread replies for a further command to be taken.
+    /// Whether the client has so many unread replies that no further command may be taken from it.
     #[must_use]
     pub fn congested(&self) -> bool {
         self.face.pending.replies.congested()
@@ -93,7 +93,8 @@ impl Connection {
         listens
     }
 
-    /// Notes that the client named in REDIRECT has disconnected. Returns whether this client is told.
+    /// Notes that the client named in REDIRECT has disconnected. Returns whether this client gets a message that its
+    /// REDIRECT client has disconnected.
     pub(crate) fn told_of_no_redirect(&mut self, redirect: u64) -> bool {
         let protocol = self.face.protocol();
         let listens = self.tracks.tell_of_no_redirect(redirect, protocol);
@@ -111,7 +112,7 @@ impl Connection {
         }
     }
 
-    /// Returns the client's number in the store's Redis while it is blocked in that Redis.
+    /// Returns the client's number in the store's Redis while the client is blocked in that Redis.
     pub(crate) fn blocked_as(&self) -> Option<i64> {
         self.back.passing.blocked_as()
     }
@@ -123,21 +124,22 @@ impl Connection {
         reads.answered(call, answer, selected, pending, shared);
     }
 
-    /// Takes the store's record, for reads that were handed out before the head had answered.
+    /// Takes the store's record, for reads that the shell sent to the store before the head answered.
     pub fn store_recorded(&mut self, number: u64, epoch: u32, watermark: u64, shared: &mut Shared) {
         let (protocol, pending) = (self.face.protocol(), &mut self.face.pending);
         let (reads, record) = (&mut self.back.reads, (epoch, watermark));
         reads.store_recorded(number, record, protocol, pending, shared);
     }
 
-    /// Takes the store's reply to the next read of this batch.
+    /// Takes the store's reply to the next read of the batch with this number.
     pub fn store_replied(&mut self, number: u64, reply: Bytes, shared: &mut Shared) {
         let (protocol, pending) = (self.face.protocol(), &mut self.face.pending);
         let reads = &mut self.back.reads;
         reads.store_replied(number, reply, protocol, pending, shared);
     }
 
-    /// Notes that the rest of this batch cannot be read from the store, or from the replica that was asked.
+    /// Notes that the rest of the batch with this number cannot be read from the store, or from the replica that was
+    /// asked.
     pub fn store_unread(&mut self, number: u64, why: Unread, shared: &mut Shared) {
         let protocol = self.face.protocol();
         self.back.reads.store_unread(number, why, protocol, shared);
@@ -154,7 +156,8 @@ impl Connection {
         self.back.passing.take_unanswered()
     }
 
-    /// The client disconnects. Returns whether a command was given up without a reply.
+    /// Gives up the passed command, because the client disconnects. Returns whether a command was given up without a
+    /// reply.
     pub fn close_unanswered(&mut self) -> bool {
         self.back.passing.close_unanswered()
     }
@@ -169,7 +172,7 @@ impl Connection {
         self.back.passing.waits_for()
     }
 
-    /// Wakes the client: one of its keys may have arrived.
+    /// Wakes the client, because an element may have arrived at one of its keys.
     pub(crate) fn wake(&mut self) {
         self.back.passing.wake();
     }
@@ -185,8 +188,8 @@ impl Connection {
         unblocked(error, self.face.protocol())
     }
 
-    /// Returns the address for this client's connection to the store, and the connection's number: a new
-    /// number means a new socket. `None`: there must be no connection.
+    /// Returns the address and the number of this client's connection to the store. A new number means that a new
+    /// socket is needed. `None`: there must be no connection.
     #[must_use]
     pub fn direct_target(&self) -> Option<(u64, SocketAddr)> {
         self.back.passing.target()
@@ -198,8 +201,8 @@ impl Connection {
         self.back.passing.tls()
     }
 
-    /// Whether the front may read from the store's connection now. If a subscriber does not read its messages, they
-    /// wait at the store, as they do without pmnet. The reply to a command is always read.
+    /// Whether the front may read from the store's connection now. Messages that a subscriber does not read wait at the
+    /// store, as they do without pmnet. The reply to a command is always read.
     #[must_use]
     pub fn wants_direct(&self) -> bool {
         let replies = &self.face.pending.replies;

@@ -20,7 +20,8 @@ enum Takes {
     Lost(Bytes),
     /// No further command is taken. The connection is closed once everything is answered and written.
     Ends,
-    /// As `Ends`, although the client may still be sending.
+    /// No further command is taken, and the connection is closed as after `Ends`, although the client may still be
+    /// sending.
     CutOff,
 }
 
@@ -30,7 +31,8 @@ enum Sends {
     #[default]
     On,
     /// The client has closed its sending side. `read`: the front has received everything that the client had sent.
-    /// `since`: when the front, while the client waited, first saw that the client had closed its sending side.
+    /// `since`: the time when the front first saw, while the client waited, that the client had closed its sending
+    /// side.
     Closed { read: bool, since: Option<Time> },
 }
 
@@ -70,7 +72,7 @@ impl End {
         }
     }
 
-    /// Returns the reply to the next command, if that command is the last because of a loss.
+    /// If the connection ends because acknowledged updates were lost, returns the error for the next command.
     pub(super) fn take_loss(&mut self) -> Option<Bytes> {
         let Takes::Lost(error) = &mut self.front else {
             return None;
@@ -85,13 +87,13 @@ impl End {
         matches!(self.client, Sends::Closed { read: true, .. })
     }
 
-    /// Whether the client has closed its sending side. Some of its bytes may not have been received yet.
+    /// Whether the client has closed its sending side. Some of the client's bytes may not have been received yet.
     pub(super) fn closed(&self) -> bool {
         matches!(self.client, Sends::Closed { .. })
     }
 
-    /// To be called for a client that waits. Returns the time when the front first saw that the client had closed its
-    /// sending side; `None` if it has not.
+    /// Must be called for a client that waits. Returns the time when the front first saw that the client had closed its
+    /// sending side, or `None` if the client has not closed it.
     pub(super) fn closed_since(&mut self, now: Time) -> Option<Time> {
         match &mut self.client {
             Sends::On => None,

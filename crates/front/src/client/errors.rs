@@ -1,4 +1,4 @@
-//! Error texts that are used in several places: Redis's own, and pmnet's refusal.
+//! Error texts that are used in several places: those of Redis, and pmnet's refusal.
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, reply};
@@ -80,7 +80,7 @@ pub(crate) fn unknown_command(arguments: &Arguments<'_>) -> Bytes {
     reply::error(&parts.concat())
 }
 
-/// Returns the part of a text that Redis would show: at most `most` bytes, and up to a NUL.
+/// Returns the part of a text that Redis would show: the bytes before the first NUL, at most `most`.
 fn shown_text(bytes: &[u8], most: usize) -> &[u8] {
     let most = most.min(bytes.len());
     let end = bytes[..most].iter().position(|byte| *byte == 0);

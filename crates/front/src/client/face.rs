@@ -58,7 +58,8 @@ impl Pending {
         }
     }
 
-    /// Does what [`Pending::expect`] does, and makes the next command wait, because it depends on the call's outcome.
+    /// Gives a submitted call its place like [`Pending::expect`], and makes the next command wait for the outcome, on
+    /// which the command depends.
     pub(super) fn expect_first(
         &mut self,
         submitted: Result<CallId, Bytes>,
@@ -71,7 +72,7 @@ impl Pending {
         self.expect(submitted, purpose, bytes);
     }
 
-    /// Gives the command that passes through its reply.
+    /// Gives this reply to the command that passes through.
     pub(super) fn settle(&mut self, reply: Bytes) {
         let passage = |slot: &Slot| matches!(slot, Slot::Passage);
         if let Some(index) = self.replies.slots.iter().position(passage) {
@@ -94,7 +95,7 @@ impl Face {
         }
     }
 
-    /// Returns the connection's number as clients see it.
+    /// Returns the connection's number in the form in which clients see it.
     pub(super) fn shown_id(&self) -> i64 {
         i64::try_from(self.id).unwrap_or(i64::MAX)
     }

@@ -1,8 +1,7 @@
 //! The checks (gates) that each command passes before it is carried out.
 //!
-//! A gate lets a command continue, answers it, or makes it wait. A command that waits stays in the input and
-//! starts at the first gate again. So a gate that makes a command wait must not have changed any state that
-//! matters.
+//! A gate lets a command continue, answers it, or makes it wait. A command that waits stays in the input and starts at
+//! the first gate again. So a gate that makes a command wait must not have changed any state on which the gates depend.
 
 use pmnet_resp::reply;
 
@@ -41,19 +40,19 @@ impl Connection {
         command: &Command<'_>,
         env: &mut Env<'_>,
     ) -> Result<(), Stop> {
-        // This gate is the first gate: a browser gets no answer, whatever its rights.
+        // The first gate: a browser gets no answer, whatever its rights are.
         self.close_http(command)?;
-        // This gate precedes all work for the command: a client that may not run the command learns nothing, and delays
-        // no other client.
+        // This gate precedes all work for the command, so that a client without the right to a command learns nothing
+        // and delays no other client.
         self.look_at_rights(command, env)?;
-        // This gate follows the check of rights, as in Redis: a client without rights gets its error during a pause,
-        // too. The gate of the pause precedes all gates that change something, because the state may be different after
-        // the pause.
+        // This gate follows the check of rights, as in Redis: during a pause, too, a client without rights gets its
+        // error. The gate of the pause precedes all gates that change something, because the state may be different
+        // after the pause.
         self.wait_in_pause(command, env)?;
-        // This gate follows the pause, because the script may be over by then. The gate for a busy Redis precedes all
-        // gates that ask Redis about the command.
+        // This gate follows the pause, because a script may have ended during the pause. The gate for a busy Redis
+        // precedes all gates that ask Redis about the command.
         self.refuse_while_busy(command, env)?;
-        // SCRIPT KILL is the only command for a busy Redis, so its gate follows the gate for a busy Redis.
+        // SCRIPT KILL is the only command that a busy Redis executes, so its gate follows the gate for a busy Redis.
         // The gate of SCRIPT KILL precedes the gate of the modes, because a client that waits may send SCRIPT KILL,
         // too.
         self.kill_script(command, env)?;
@@ -64,7 +63,7 @@ impl Connection {
         // The transaction checks the number of arguments itself, because a wrong number makes the transaction
         // fail.
         self.queue_in_multi(command, env)?;
-        // This gate is the last gate, as in Redis: errors of the earlier gates come first.
+        // The last gate, as in Redis: errors of the earlier gates come first.
         self.look_at_arity(command, env)
     }
 
@@ -147,7 +146,7 @@ impl Connection {
         if !paused {
             return Ok(());
         }
-        // The time of later commands begins when this command continues.
+        // The time of the client's later commands begins when this command continues.
         self.face.pending.times.make_way();
         // The client's earlier commands do not wait for the end of the pause.
         self.submit_all(env)?;
@@ -266,7 +265,7 @@ impl Connection {
         Err(Stop::Answered)
     }
 
-    /// Checks the number of arguments. A command that pmnet refuses is refused with any number.
+    /// Checks the number of arguments. A command that pmnet refuses is refused with any number of arguments.
     fn look_at_arity(&mut self, command: &Command<'_>, env: &mut Env<'_>) -> Result<(), Stop> {
         let Command {
             arguments, verdict, ..

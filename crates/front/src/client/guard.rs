@@ -1,11 +1,11 @@
 //! Passed commands that must not reach the store.
 //!
-//! Normally the store's adaptor checks every command and refuses what would break the durability of acknowledged
-//! writes, or the records that make them apply exactly once. A passed command does not go through the adaptor, so the
-//! same commands are refused here, with the same errors (`crates/store/src/redis`: `commands`, `plan`, and `guarded` in
-//! `request.lua`). Administrative commands without such an effect are passed, as by the adaptor: MODULE, FUNCTION,
-//! MIGRATE, SAVE, and changes of other settings. The front answers CLIENT. The table refuses SHUTDOWN, DEBUG,
-//! REPLICAOF, SWAPDB and similar commands.
+//! Normally the store's adaptor checks every command. The adaptor refuses commands that would break the durability of
+//! acknowledged writes, or the records by which writes apply exactly once. A passed command does not go through the
+//! adaptor, so the front refuses the same commands, with the same errors (`crates/store/src/redis`: `commands`, `plan`,
+//! and `guarded` in `request.lua`). Administrative commands without such an effect are passed, and the adaptor accepts
+//! them, too: MODULE, FUNCTION, MIGRATE, SAVE, and changes of other settings. The front itself answers CLIENT. The
+//! table refuses SHUTDOWN, DEBUG, REPLICAOF, SWAPDB and similar commands.
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, reply};
@@ -52,14 +52,14 @@ pub(super) fn objection(arguments: &Arguments<'_>) -> Option<Bytes> {
             "ERR pmnet: {name} is not available here: {why}"
         )));
     }
-    // The front does not know whether memory has a limit.
+    // The front does not know whether the store's memory has a limit.
     if let Some(setting) = sets_guarded(arguments.len(), |index| arguments.get(index), false) {
         return Some(reply::error(&format!(
             "ERR pmnet: acknowledged writes rest on this setting ({}): change it in Redis itself and restart the pmnet server",
             setting.to_ascii_lowercase()
         )));
     }
-    // The front does not know the user of the pmnet server.
+    // The front does not know the name of the pmnet server's user.
     if changes_access(arguments.len(), |index| arguments.get(index), None) {
         return Some(reply::error(&format!(
             "ERR pmnet: ACL is not available here: {ACCESS}"

@@ -8,25 +8,26 @@ use super::shared::Subscribing;
 enum On {
     #[default]
     Nothing,
-    /// The client waits for the outcome of the last call.
+    /// The outcome of the client's last call.
     Outcome,
-    /// Reads that must be submitted again.
+    /// The submission of the reads that must be submitted again.
     Repeats,
 }
 
 /// The event for which a command waits if its result depends on subscribers. Clients do not take turns in the order in
-/// which their commands arrived, so all other clients have one turn first. Then the command waits for the changes of
-/// subscriptions that have begun by then ([`Subscribing`], numbered by `shell/subscribing.rs`).
+/// which their commands arrived. Therefore all other clients get one turn before the command continues. After these
+/// turns the command waits for the changes of subscriptions that have begun by then ([`Subscribing`], numbered by
+/// `shell/subscribing.rs`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Behind {
-    /// It is not known yet what the command must wait for: the other clients have not had their turn.
+    /// The event is not known yet, because the other clients have not had their turn.
     #[default]
     Unknown,
     /// The end of one turn of each other client.
     Others,
-    /// The changes of subscriptions up to this number.
+    /// The end of all changes of subscriptions up to this number.
     Changes(u64),
-    /// The command waits for nothing in this turn.
+    /// In this turn the command waits for no event.
     Nothing,
 }
 
@@ -35,7 +36,7 @@ enum Behind {
 pub(super) struct Hold {
     on: On,
     behind: Behind,
-    /// The clients are paused.
+    /// Whether the clients are paused.
     paused: bool,
 }
 
@@ -99,7 +100,7 @@ impl Hold {
         Ok(())
     }
 
-    /// Ends a turn: the knowledge about changes of other clients is valid for one turn only.
+    /// Ends a turn. The knowledge about changes of other clients is valid for one turn only.
     pub(super) fn end_turn(&mut self) {
         if self.behind == Behind::Nothing {
             self.behind = Behind::Unknown;

@@ -15,13 +15,13 @@ use super::context::{Env, Later};
 use super::shared::Shared;
 use crate::upstream::{Seen, Time};
 
-/// Arguments of INFO that ask for the section.
+/// Arguments of INFO that ask for the section `# Pmnet`.
 const WORDS: [&str; 4] = ["default", "all", "everything", "pmnet"];
 /// Title of the section.
 const TITLE: &[u8] = b"# Pmnet\r\n";
 const MILLISECOND: Time = 1_000_000;
 
-/// Whether this command is an INFO that asks for the section.
+/// Whether this command is an INFO that asks for the section `# Pmnet`.
 pub(crate) fn wants_section(arguments: &Arguments<'_>) -> bool {
     let is_word = |at| WORDS.iter().any(|word| arguments.is(at, word));
     arguments.is(0, "INFO") && (arguments.len() == 1 || (1..arguments.len()).any(is_word))
@@ -44,7 +44,7 @@ impl Connection {
     }
 }
 
-/// Returns the section.
+/// Returns the section `# Pmnet`.
 fn section(seen: &Seen, shared: &Shared) -> String {
     let unanswered = seen
         .unanswered_since
@@ -64,8 +64,8 @@ fn section(seen: &Seen, shared: &Shared) -> String {
     format!("# Pmnet\r\n{}", lines.concat())
 }
 
-/// Returns the store's reply with the section after its own sections. A reply that is not a text, such as an
-/// error, stays unchanged.
+/// Returns the store's reply, followed by the front's section. A reply that is not a text, such as an error, stays
+/// unchanged.
 pub(super) fn with_section(reply: Bytes, section: &str) -> Bytes {
     let Some(theirs) = read::bulk(&reply) else {
         return reply;
@@ -79,7 +79,8 @@ pub(super) fn with_section(reply: Bytes, section: &str) -> Bytes {
     }
 }
 
-/// Returns a reply to INFO with these lines at the end of the section. A reply without the section stays unchanged.
+/// Returns a reply to INFO with these lines at the end of the front's section. A reply without the section stays
+/// unchanged.
 pub(crate) fn with_lines(reply: Bytes, lines: &str) -> Bytes {
     match read::bulk(&reply) {
         Some(text) if text.windows(TITLE.len()).any(|part| part == TITLE) => {

@@ -10,7 +10,7 @@ use crate::upstream::Time;
 /// The kind of client, which decides about the limits of its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sender {
-    /// A client that has logged in, or need not.
+    /// A client that has logged in, or that need not log in.
     Known,
     /// A client that still has to log in, as far as is known.
     Stranger,
@@ -20,9 +20,10 @@ pub(crate) struct Input {
     bytes: BytesMut,
     parser: Parser,
     arrivals: Arrivals,
-    /// All complete commands have been taken.
+    /// Whether all complete commands have been taken.
     starved: bool,
-    /// The command at the head of the input is large, and it is not known yet whether the client may send it.
+    /// Whether the command at the head of the input is large, and the front does not know yet whether the client may
+    /// send it.
     held: bool,
 }
 
@@ -45,7 +46,8 @@ impl Input {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Whether more may be received: up to `most` bytes, or up to the end of the command at the head.
+    /// Whether more bytes may be received. The bound is `most`, or the length of the command at the head if it is
+    /// longer.
     pub(crate) fn has_room(&self, most: usize) -> bool {
         let needed = if self.held { 0 } else { self.parser.wanted() };
         self.bytes.len() < most.max(needed)

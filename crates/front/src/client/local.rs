@@ -73,7 +73,7 @@ impl Connection {
         Ok(())
     }
 
-    /// QUIT: answers the outstanding commands, then closes the connection.
+    /// QUIT: the outstanding commands are answered, and then the connection is closed.
     fn quit(&mut self) -> Bytes {
         self.face.end.end();
         self.back.passing.drop_direct();
@@ -93,7 +93,7 @@ impl Connection {
         Bytes::from_static(b"+RESET\r\n")
     }
 
-    /// AUTH. Only the connection that sends AUTH is logged in.
+    /// Handles AUTH. Only the connection that sends AUTH is logged in.
     fn auth(&mut self, arguments: &Arguments<'_>, env: &mut Env<'_>) -> Result<(), Later> {
         let answer = match arguments.len() {
             2 => self.log_in(None, arguments.get(1), env)?,
@@ -106,7 +106,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Logs in by AUTH, or by the AUTH of HELLO. Returns the reply; `None` if the client already has one.
+    /// Logs in by AUTH, or by the AUTH of HELLO. Returns the reply; `None` if the client already has a reply.
     fn log_in(
         &mut self,
         user: Option<&[u8]>,
@@ -155,7 +155,7 @@ impl Connection {
             if let Some(name) = wish.name {
                 self.face.settings.name = Bytes::copy_from_slice(name);
             }
-            // In RESP2 a subscriber cannot send HELLO, so it cannot change back.
+            // In RESP2 a subscriber cannot send HELLO, so it cannot change back to RESP3.
             self.back.passing.begin_resp2(&mut self.face, arguments);
             return Ok(());
         }
@@ -167,8 +167,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Asks the store for its facts if they are not known. Returns false if the store need not, or cannot, be
-    /// asked.
+    /// Asks the store for its facts if they are not known. Returns false if the facts are known, or if the store cannot
+    /// be asked.
     fn ask_about(&mut self, wish: &Hello<'_>, env: &mut Env<'_>) -> Result<bool, Later> {
         let (store, now) = (env.shared.name.as_ref(), env.shared.now);
         if !env.shared.about.is_to_be_asked(store, now) {
@@ -194,9 +194,9 @@ impl Connection {
         Ok(true)
     }
 
-    /// SELECT. The store is asked about a database that no client has used yet. Otherwise an update for a
-    /// database that does not exist could be acknowledged early and lost. If the store does not answer, the
-    /// connection ends, because later commands are not meant for the previous database.
+    /// Handles SELECT. The store is asked about a database that no client has used yet. Without the question, an update
+    /// for a database that does not exist could be acknowledged early and lost. If the store does not answer, the
+    /// connection ends, because the client means its later commands for the new database.
     fn select(&mut self, arguments: &Arguments<'_>, env: &mut Env<'_>) -> Result<(), Later> {
         let database = match parse_database(arguments.get(1)) {
             Ok(database) => database,
@@ -218,7 +218,7 @@ impl Connection {
         Ok(())
     }
 
-    /// EXEC.
+    /// Handles EXEC.
     fn execute(&mut self, env: &mut Env<'_>) -> Result<(), Later> {
         // The mode is taken out so that the rest of the client can be changed.
         let mut mode = std::mem::take(&mut self.face.mode);
@@ -235,8 +235,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Handles a transaction that has run, with these replies. Carries out the front's part and returns the
-    /// reply to EXEC.
+    /// Handles a transaction that has run, whose commands have these replies. Carries out the front's part and returns
+    /// the reply to EXEC.
     pub(super) fn executed(
         &mut self,
         rest: Rest,
@@ -268,7 +268,7 @@ impl Connection {
         match shared.table.verdict(&arguments).sub {
             Sub::Known(sub) => self.client_alone(sub.name, &arguments, shared),
             Sub::Unknown => self.face.settings.set_info(&arguments),
-            // UNWATCH.
+            // This is UNWATCH.
             Sub::No => OK,
         }
     }

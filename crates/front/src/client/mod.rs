@@ -1,11 +1,10 @@
 //! One client connection. A connection takes commands, makes calls, and returns replies in the order of the commands.
 //!
-//! Purpose: this module does everything for a client except its socket, so that tests can drive it with bytes
-//! alone.
-//! Invariants: a reply leaves only after the replies to all earlier commands. A command is taken from the
-//! input only when it could be submitted, so a refusal by the endpoint loses nothing. While a command passes
-//! through on the client's own connection to the store, no later command is looked at.
-//! Not allowed here: sockets and clocks.
+//! Purpose: this module does everything for a client except its socket, so that tests can drive it with bytes alone.
+//! Invariants: a reply leaves only after the replies to all earlier commands. A command is taken from the input only
+//! when it could be submitted, so a refusal by the endpoint loses nothing. While a command passes through on the
+//! client's own connection to the store, the front does not examine later commands. Not allowed here: sockets and
+//! clocks.
 
 mod about;
 mod answer;
@@ -76,20 +75,21 @@ use tracking::Tracks;
 
 /// Maximum number of commands of one connection whose replies are outstanding.
 pub const SLOTS_MAX: usize = 1024;
-/// Bytes of one connection's replies that wait for an earlier reply. Above this bound, no further command is taken from
-/// the connection. A single reply may exceed the bound. If a client has more unread bytes than the bound, messages to
-/// it are left at the store.
+/// Maximum number of bytes of one connection's replies that wait for an earlier reply. Above this bound, no further
+/// command is taken from the connection. A single reply may exceed the bound. If a client has more unread bytes than
+/// the bound, the front leaves messages for this client at the store.
 pub const READY_BYTES_SOFT_MAX: usize = 1024 * 1024;
-/// Payload bytes of one connection in flight, plus the bytes set aside for replies. Above this, no further
-/// command is taken from the connection.
+/// Maximum number of payload bytes of one connection in flight, plus the bytes set aside for replies. Above this bound,
+/// no further command is taken from the connection.
 pub const FLIGHT_BYTES_SOFT_MAX: usize = 32 * 1024 * 1024;
-/// Bytes set aside for a reply of unknown length. So about 128 such replies can be in flight, however many
+/// Bytes set aside for a reply of unknown length. So about 128 replies of unknown length can be in flight, however many
 /// commands a client sends without reading.
 pub const REPLY_BYTES_EXPECTED: usize = 256 * 1024;
-/// Bound of one connection's input, in bytes. At the bound no more is read, unless a single command is longer.
+/// Bound of one connection's input, in bytes. At the bound the front reads no more from the client, unless a single
+/// command is longer than the bound.
 pub const INPUT_BYTES_SOFT_MAX: usize = 256 * 1024;
-/// Bound of the input, in bytes, while a client waits for something that may never come. The client's
-/// disconnection shows only after all its input has been read.
+/// Bound of the input, in bytes, while a client waits for something that may never come. The front sees the
+/// disconnection of a client only after it has read all input of this client.
 pub const WAITING_INPUT_BYTES_SOFT_MAX: usize = 16 * 1024 * 1024;
 /// Commands taken from one connection before the other connections get their turn.
 pub const COMMANDS_PER_TURN: usize = 256;
@@ -120,7 +120,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Makes a new connection. `id` is its number in CLIENT ID, `peer` the client's address.
+    /// Makes a new connection. `id`: the connection's number in CLIENT ID. `peer`: the client's address.
     #[must_use]
     pub fn new(id: u64, peer: SocketAddr) -> Connection {
         Connection {
@@ -155,15 +155,14 @@ impl Connection {
         !end.eof() && !end.ends() && self.input.has_room(most)
     }
 
-    /// Notes that the client closed its sending side. The client's earlier commands are still executed and answered,
-    /// unless the client waits for something that may never come.
+    /// Notes that the client has closed its sending side. The client's earlier commands are still executed and
+    /// answered, unless the client waits for something that may never come.
     pub fn receive_eof(&mut self) {
         self.close(Sent::Read);
     }
 
-    /// Notes that the client has closed its sending side and may have disconnected. Some of its bytes may not
-    /// have been received yet. To be called for a client that does not wait for something that may never
-    /// come.
+    /// Notes that the client has closed its sending side and may have disconnected. Some of the client's bytes may not
+    /// have been received yet. Must be called only for a client that does not wait for something that may never come.
     pub fn client_closed(&mut self) {
         self.close(Sent::MayFollow);
     }
@@ -254,7 +253,7 @@ impl Connection {
     pub fn advance(&mut self, up: &mut dyn Calls, shared: &mut Shared) -> Turn {
         let replies = &mut self.face.pending.replies;
         replies.set_unread_max(shared.unread_max());
-        // The input is taken out so that a command can borrow from it while the rest changes.
+        // The input is taken out so that a command can borrow from it while the other fields change.
         let mut input = std::mem::take(&mut self.input);
         if self.back.passing.take_killed() {
             shared.busy.over(shared.now);
@@ -271,7 +270,7 @@ impl Connection {
                 }
                 Later::OthersFirst => Turn::More,
             });
-        // Submitted calls may be sent from now on.
+        // From now on submitted calls may be sent.
         shared.own_writes.forget();
         self.hand_out_told();
         let pending = &mut self.face.pending;
@@ -489,9 +488,9 @@ impl Connection {
             || self.face.pending.asks_store()
     }
 
-    /// Ends commands that have waited for too long. `shared.alive` is the time at which the store last gave a
-    /// sign of life. `pardon`: this process could not have noticed such a sign. Returns whether anything has
-    /// changed.
+    /// Ends commands that have waited for too long. `shared.alive` is the time at which the store last gave a sign of
+    /// life. `pardon`: this process could not have noticed a sign of life, so silence proves nothing. Returns whether
+    /// anything has changed.
     pub fn look(&mut self, shared: &Shared, pardon: bool) -> bool {
         let (face, passing) = (&mut self.face, &mut self.back.passing);
         if passing.is_under_way()

@@ -1,7 +1,7 @@
 //! How a connection handles the commands of its client.
 //!
-//! Subscriptions are not a mode, because a subscribed RESP3 client may send all other commands. Subscriptions are
-//! counted with the connection to the store on which they exist ([`super::back::passing`]).
+//! Subscriptions are not a mode, because a subscribed RESP3 client may send all other commands. The connection to the
+//! store on which subscriptions exist counts them ([`super::back::passing`]).
 
 use super::transaction::Transaction;
 use crate::table::{Facts, Sub, Verdict};
@@ -15,8 +15,7 @@ pub(super) enum Mode {
     Queueing(Transaction),
     /// WATCH was passed: all commands are passed until EXEC, DISCARD or UNWATCH.
     Watching,
-    /// MULTI was passed after WATCH. `failed`: the front refused a command inside it, so its EXEC must not
-    /// run.
+    /// MULTI was passed after WATCH. `failed`: the front refused a command inside the MULTI, so the EXEC must not run.
     WatchingMulti { failed: bool },
     /// MONITOR was passed: only QUIT and RESET are possible.
     Monitoring,
@@ -37,7 +36,7 @@ impl Mode {
         matches!(self, Mode::Queueing(_) | Mode::WatchingMulti { .. })
     }
 
-    /// Notes that a command inside a transaction was refused: its EXEC will abort.
+    /// Notes that a command inside a transaction was refused: the transaction's EXEC will abort.
     pub(super) fn fail(&mut self) {
         match self {
             Mode::WatchingMulti { failed } => *failed = true,

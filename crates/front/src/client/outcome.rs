@@ -1,4 +1,4 @@
-//! The outcomes of a client's calls, which become replies at the places of their commands.
+//! The outcomes of a client's calls. Each outcome becomes the reply of its command.
 
 use bytes::Bytes;
 use pmnet_resp::{read, reply, scan::count};
@@ -88,7 +88,7 @@ impl Connection {
         self.wait_for_clients(ask);
     }
 
-    /// Ends the wait of the next command for a call with this purpose: the call has its outcome.
+    /// Ends the wait of the next command for a call with this purpose, because the call has its outcome.
     fn release(&mut self, purpose: &Purpose) {
         if let Purpose::Pack(_) = purpose {
             self.back.packs.came_back();
@@ -97,7 +97,7 @@ impl Connection {
         }
     }
 
-    /// Carries out the further effects of an outcome, and returns the reply that it gives.
+    /// Carries out the further effects of an outcome, and returns the reply.
     fn answer(&mut self, purpose: Purpose, outcome: Outcome, shared: &mut Shared) -> Bytes {
         if let Purpose::Hello { protocol, name } = purpose {
             shared.about.learn(&outcome, shared.now);
@@ -134,7 +134,7 @@ impl Connection {
                 }
                 Ok(error) => error,
                 Err(error) => {
-                    // Later commands are not meant for the previous database.
+                    // The client means its later commands for the new database.
                     self.face.end.cut_off();
                     error
                 }
@@ -144,7 +144,7 @@ impl Connection {
                 frame,
                 unknown,
             } => match outcome {
-                // The reply is an array of one description, which is nil for an unknown command.
+                // The reply to COMMAND INFO is an array of one description, which is nil for an unknown command.
                 Ok(reply)
                     if reply.starts_with(b"*1\r\n*") && !reply.starts_with(b"*1\r\n*-1\r\n") =>
                 {
@@ -170,7 +170,7 @@ impl Connection {
         }
     }
 
-    /// Returns the reply to the EXEC of a transaction of which the front answers a part.
+    /// Returns the reply to an EXEC of which the front answers some commands.
     fn exec(&mut self, rest: Rest, outcome: Result<Bytes, Bytes>, shared: &mut Shared) -> Bytes {
         match outcome {
             Ok(reply) => match read::elements(&reply) {
@@ -180,7 +180,7 @@ impl Connection {
             },
             Err(error) => {
                 if rest.database().is_some() {
-                    // Later commands may be meant for another database.
+                    // The client may mean its later commands for another database.
                     self.face.end.cut_off();
                 }
                 error
@@ -263,8 +263,8 @@ impl Connection {
 fn bypassed(outcome: Result<Bytes, Bytes>, replies: u32) -> Bytes {
     match outcome {
         Ok(reply) if replies > 1 && count(&reply) != Some(replies) => {
-            // One error is repeated as the reply to all packed commands. Otherwise the client would match
-            // later replies to wrong commands.
+            // This error is the reply to each packed command. Otherwise the client would match later replies to wrong
+            // commands.
             let lost =
                 reply::error("ERR pmnet: the store gave another number of replies than asked for");
             let one = reply.starts_with(b"-") && count(&reply) == Some(1);

@@ -1,4 +1,4 @@
-//! The requests of a client to the front, besides the bytes for its two sockets.
+//! The requests of a client to the front, besides the bytes for the client's two sockets.
 //!
 //! Rule: after each [`advance`](super::Connection::advance) and after any other change of a connection,
 //! [`poll_output`](super::Connection::poll_output) must be called until it returns `None`.
@@ -15,7 +15,8 @@ use crate::upstream::{CallId, SessionHandle};
 pub enum Output {
     /// The front's mark must be opened.
     OpenMark,
-    /// The client depends on which store the server works on: the server must be asked from time to time.
+    /// The client depends on the store on which the server works, so the server must be asked for the store's name from
+    /// time to time.
     NameStore,
     /// The client found a Redis that the server did not name. The server must check its store before it names a store
     /// again.
@@ -38,7 +39,7 @@ pub enum Output {
     /// The client needs a new connection to the store, with this number and address; `None`: it must have no
     /// connection.
     Direct(Option<(u64, SocketAddr)>),
-    /// These commands must be read from the store.
+    /// The commands in this value must be read from the store.
     Read(StoreRead),
     /// This question about the client's user must be asked.
     Ask(Question),
@@ -56,7 +57,7 @@ pub enum Waiting {
     Rests,
 }
 
-/// The values that the front got last.
+/// The values that the front was told last.
 #[derive(Default)]
 pub(super) struct Reported {
     session: Option<SessionHandle>,
@@ -95,7 +96,7 @@ fn changed<T: PartialEq>(before: &mut T, now: T) -> bool {
     changed
 }
 
-/// Requests that have not been handed out yet.
+/// Requests of the client that the front has not taken yet.
 #[derive(Default)]
 pub(super) struct Wishes {
     mark: bool,

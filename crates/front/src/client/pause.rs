@@ -14,7 +14,7 @@ const REPLICATED: [&str; 6] = ["EVAL", "EVALSHA", "FCALL", "PFCOUNT", "PUBLISH",
 pub struct Pause {
     until: Option<Time>,
     all: bool,
-    /// The pause has ended, but clients may still be waiting.
+    /// Whether the pause has ended, but clients may still be waiting.
     over: bool,
 }
 

@@ -94,8 +94,8 @@ impl Replies {
         }
     }
 
-    /// Returns the place of a message that comes now. The place is before the reply to the command that may
-    /// have caused the message. `None`: the last place.
+    /// Returns the place among the replies for a message that arrives now. The place is before the reply to the command
+    /// that may have caused the message. `None`: the message goes after all replies.
     pub(super) fn message_place(&self) -> Option<usize> {
         self.slots.iter().position(|slot| {
             matches!(
@@ -125,7 +125,7 @@ impl Replies {
         });
     }
 
-    /// Adds an outstanding call for the command at `index`, which waited for something else before.
+    /// Adds an outstanding call for the command at `index`, which has waited for another answer until now.
     pub(super) fn await_call_at(
         &mut self,
         index: usize,
@@ -148,7 +148,7 @@ impl Replies {
         self.slots.push_back(Slot::OwnWrite { call, reply });
     }
 
-    /// Takes out the reply of the GET at `index`. The caller fills in the slot.
+    /// Takes out the reply of the GET at `index`. The caller must fill the slot.
     pub(super) fn take_own_write(&mut self, index: usize) -> Option<Bytes> {
         let Slot::OwnWrite { reply, .. } = self.slots.get(index)? else {
             return None;
@@ -157,7 +157,7 @@ impl Replies {
         Some(reply.clone())
     }
 
-    /// Takes out the call at `index`, if there is one. The caller fills in the slot.
+    /// Takes out the call at `index`, if there is one. The caller must fill the slot.
     pub(super) fn take_call(&mut self, index: usize) -> Option<(CallId, Purpose)> {
         let slot = self.slots.get_mut(index)?;
         if let Slot::Call { .. } = slot
@@ -291,7 +291,8 @@ impl Replies {
             || self.congested()
     }
 
-    /// Whether the bytes held for the client exceed the soft limit: messages then wait at the store.
+    /// Whether the bytes held for the client exceed the soft limit. Above the soft limit, further messages wait at the
+    /// store.
     pub(super) fn holds_much(&self) -> bool {
         self.held() > READY_BYTES_SOFT_MAX
     }

@@ -14,7 +14,7 @@ pub(crate) enum Replying {
     SkipsNext,
     /// All replies except the reply to the present command.
     Skips,
-    /// All replies; the command whose reply was discarded is over.
+    /// All replies. The command whose reply was discarded is over.
     Skipped,
 }
 
@@ -75,7 +75,7 @@ mod tests {
     fn skip_is_about_one_command() {
         let mut state = Replying::SkipsNext;
         let mut silent = Vec::new();
-        // The four commands are CLIENT REPLY SKIP itself, the next command, and two more.
+        // The four calls stand for CLIENT REPLY SKIP itself, the next command, and two more commands.
         for _ in 0..4 {
             silent.push(state.is_silent());
             state.command_over();

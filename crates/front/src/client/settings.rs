@@ -21,13 +21,13 @@ pub(super) struct Selected {
 pub(super) struct Settings {
     pub(super) selected: Selected,
     pub(super) name: Bytes,
-    /// CLIENT NO-EVICT. This setting has no effect, because the front evicts no client.
+    /// Set by CLIENT NO-EVICT. The setting has no effect, because the front evicts no client.
     pub(super) no_evict: bool,
-    /// CLIENT NO-TOUCH. This setting has no effect: the front's reads touch their keys.
+    /// Set by CLIENT NO-TOUCH. The setting has no effect: the front's reads touch their keys.
     pub(super) no_touch: bool,
-    /// CLIENT CAPA redirect. This setting has no effect, because a front redirects no client.
+    /// Set by CLIENT CAPA redirect. The setting has no effect, because a front redirects no client.
     pub(super) redirects: bool,
-    /// CLIENT SETINFO: name and version of the client's library.
+    /// Set by CLIENT SETINFO: name and version of the client's library.
     pub(super) library: (Bytes, Bytes),
 }
 
@@ -58,7 +58,7 @@ impl Settings {
         };
     }
 
-    /// CLIENT SETINFO, with a number of arguments that has been checked.
+    /// Handles a CLIENT SETINFO whose number of arguments has been checked.
     pub(super) fn set_info(&mut self, arguments: &Arguments<'_>) -> Bytes {
         let option = String::from_utf8_lossy(arguments.get(2));
         let own = match option.to_ascii_lowercase().as_str() {
@@ -127,7 +127,7 @@ impl<'a> Hello<'a> {
         Ok(hello)
     }
 
-    /// Returns the options, or the error of an invalid option.
+    /// Returns the options, or the error that stands in `wrong`.
     pub(super) fn complete(mut self) -> Result<Self, Bytes> {
         self.wrong.take().map_or(Ok(self), Err)
     }

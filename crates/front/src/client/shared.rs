@@ -33,7 +33,8 @@ pub struct Counters {
     pub hits: u64,
     /// Reads answered by the store, read directly.
     pub direct_reads: u64,
-    /// Direct reads for which head and store were asked at the same time. `direct_reads` counts these reads, too.
+    /// Direct reads for which the front asked the head and the store at the same time. `direct_reads` counts these
+    /// reads, too.
     pub reads_at_once: u64,
     /// Direct reads that a replica of the store answered. `direct_reads` counts these reads, too.
     pub replica_reads: u64,
@@ -47,12 +48,12 @@ pub struct Counters {
     pub tls_failed: u64,
 }
 
-/// Time without questions to the head after it did not answer a READ, in nanoseconds.
+/// Time for which the front does not ask the head after a READ had no answer, in nanoseconds.
 const SILENT_PAUSE: Time = 100_000_000;
 
-/// Changes of subscriptions of all clients that have no answer yet. The event loop numbers these changes
-/// (`shell/subscribing.rs`). As with a single Redis, a PUBLISH or PUBSUB of another client waits for all changes that
-/// were taken earlier (`Hold::come_behind`).
+/// The changes of subscriptions, of all clients, that the store has not answered yet. The event loop numbers these
+/// changes (`shell/subscribing.rs`). As with a single Redis, a PUBLISH or PUBSUB of another client waits for all
+/// changes that were taken from clients before it (`Hold::come_behind`).
 #[derive(Debug, Default)]
 pub struct Subscribing {
     /// Number of changes that have begun since the start.
@@ -114,14 +115,14 @@ pub struct Shared {
     pub call_timeout: Time,
     /// Address of the store, once known. Pass-through connections go to this address.
     pub store: Option<StoreAddress>,
-    /// Whether `store` was given by the operator. If the operator gave it, only the identity of the store at that
-    /// address is compared.
+    /// Whether `store` was given by the operator. Of such a store, only its identity is compared with the identity that
+    /// the server names.
     store_fixed: bool,
-    /// The store is known to be no Redis.
+    /// Whether the store is known to be no Redis.
     pub(super) embedded: bool,
     /// The store that the server named last.
     pub name: Option<StoreName>,
-    /// Run id of the store process that last gave a sign of life, and the time of that sign.
+    /// Run id of the store process that last gave a sign of life, and the time of this sign.
     pub alive: Option<(String, Time)>,
     /// Counts of events.
     pub counters: Counters,
@@ -136,13 +137,13 @@ pub struct Shared {
     pub subscribing: Subscribing,
     /// Bytes of replies that one client may leave unread.
     pub unread_client_max: usize,
-    /// All clients together have left too many bytes unread.
+    /// Whether all clients together have left too many bytes unread.
     pub unread_over: bool,
     /// The sources that may answer reads.
     cache: Cache,
     /// Until this time the head is not asked.
     ask_head_after: Time,
-    /// The front's knowledge from the head's answers to READs.
+    /// Facts that the front has learned from the head's answers to READs.
     pub(super) heard: Heard,
     /// Whether reads may go to replicas of the store.
     pub replicas: ReplicaReads,
@@ -154,7 +155,7 @@ pub struct Shared {
     pub(super) listing_after: Time,
     /// Databases that exist according to the store.
     pub(super) databases: FxHashSet<u32>,
-    /// The fields that the store shows of its clients, in this order; `None`: not asked yet.
+    /// The fields that the store shows of its clients, in the store's order; `None`: the store has not named them yet.
     pub(super) client_fields: Option<Vec<String>>,
     /// The store's facts, for HELLO.
     pub(super) about: About,
@@ -180,7 +181,7 @@ impl Shared {
         // Every store has database 0.
         let databases = FxHashSet::from_iter([0]);
         Shared {
-            // The event loop, which accepts connections, sets who may use them.
+            // The event loop, which accepts connections, sets who may connect.
             users: Users::new(Access::Anyone),
             table,
             commands_of: None,
@@ -224,7 +225,7 @@ impl Shared {
             && !before.same_process(name)
         {
             tracing::info!(from = %before.address, to = %name.address, "the pmnet server uses another Redis process");
-            // These facts are about the previous store.
+            // The following facts are about the previous store.
             self.databases = FxHashSet::from_iter([0]);
             self.probed.clear();
             self.client_fields = None;
@@ -266,7 +267,7 @@ impl Shared {
         name.is_some_and(|name| self.commands_of.as_ref() != Some(&name.run_id))
     }
 
-    /// Takes the commands that the store process with this run id has named; false if the server works on
+    /// Takes the commands that the store process with this run id has named. Returns false if the server works on
     /// another store.
     pub(crate) fn learn_commands(&mut self, run_id: &str, learned: &Learned) -> bool {
         if self.name.as_ref().is_none_or(|name| name.run_id != run_id) {

@@ -1,10 +1,9 @@
-//! Client-side caching of one client. The keys that the client may cache are registered before they are read, and the
-//! messages about changed keys have their place among the replies ([`crate::tracking`]).
+//! Client-side caching of one client. The keys that the client may cache are registered before they are read. Each
+//! message about changed keys has its place among the replies ([`crate::tracking`]).
 //!
-//! Invariant: a message about a changed key comes after the replies to all commands that were taken before
-//! it. Otherwise a reply with an old value could come after the message, and the client would cache that
-//! value. (A command that blocks does not delay such a message: as from Redis, the message comes before the
-//! reply to that command.)
+//! Invariant: a message about a changed key comes after the replies to all commands that were taken before the message.
+//! Otherwise a reply with an old value could come after the message, and the client would cache that value. (A command
+//! that blocks does not delay such a message: as in Redis, the message comes before the reply to that command.)
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, reply, write_bulk, write_null};
@@ -29,11 +28,11 @@ const OVERDUE: &str = "ERR pmnet: deadline passed before Redis could be asked to
 /// The tracking state of a connection.
 #[derive(Default)]
 pub(crate) struct Tracks {
-    /// CLIENT TRACKING is on.
+    /// Whether CLIENT TRACKING is on.
     pub(super) on: bool,
-    /// The client waits until Redis reports changed keys.
+    /// Whether the client waits until Redis reports changed keys.
     waits: bool,
-    /// The client's TRACKING ON waits for this fence, because Redis may still report earlier changes.
+    /// The fence for which the client's TRACKING ON waits, because Redis may still report earlier changes.
     fence: Option<u64>,
     /// Keys of the commands that are queued in the client's MULTI.
     queued: Queued,
@@ -47,9 +46,9 @@ pub(crate) struct Tracks {
 struct Queued {
     keys: Vec<(Access, Vec<u8>)>,
     bytes: usize,
-    /// The transaction has more keys than the front remembers.
+    /// Whether the transaction has more keys than the front remembers.
     too_many: bool,
-    /// CLIENT CACHING YES was one of the commands.
+    /// Whether CLIENT CACHING YES was one of the commands.
     caching: bool,
 }
 
@@ -59,8 +58,8 @@ impl Tracks {
         self.waits
     }
 
-    /// CLIENT TRACKING ON: waits, at most until `until`, for Redis's first answer whether it will report
-    /// changed keys to the front.
+    /// CLIENT TRACKING ON: waits for Redis's first answer whether it will report changed keys to the front, at the
+    /// longest until `until`.
     ///
     /// # Errors
     /// [`Later`]: the command waits. The inner error says why tracking is not possible.
@@ -122,8 +121,8 @@ impl Tracks {
         }
     }
 
-    /// Registers the keys that a client with CLIENT TRACKING ON may cache, before its command is carried out.
-    /// Returns the error if the command may not be carried out.
+    /// Registers the keys that a client with CLIENT TRACKING ON may cache, before its command is carried out. Returns
+    /// an error if the command must not be carried out.
     ///
     /// # Errors
     /// [`Later`]: Redis does not report changed keys now.
@@ -194,12 +193,12 @@ impl Tracks {
         Ok(None)
     }
 
-    /// Updates the tracking state after a command of a client that has, or had, CLIENT TRACKING ON. The
-    /// command was taken and has its place.
+    /// Updates the tracking state after a command of a client that has, or had, CLIENT TRACKING ON. The command was
+    /// taken and has its place among the replies.
     pub(super) fn tracked(&mut self, arguments: &Arguments<'_>, face: &Face, shared: &mut Shared) {
         let id = face.id;
         if !self.on {
-            // RESET.
+            // A RESET ends tracking.
             shared.tracking.end(id);
             self.queued = Queued::default();
             return;
@@ -278,8 +277,8 @@ impl Tracks {
         true
     }
 
-    /// Notes that the client named in REDIRECT has disconnected. Returns whether this client is told (RESP3
-    /// only).
+    /// Notes that the client named in REDIRECT has disconnected. Returns whether this client gets a message that its
+    /// REDIRECT client has disconnected (RESP3 only).
     pub(super) fn tell_of_no_redirect(&mut self, redirect: u64, protocol: Protocol) -> bool {
         if protocol != Protocol::Resp3 {
             return false;
@@ -291,7 +290,8 @@ impl Tracks {
         true
     }
 
-    /// Gives the messages their places, unless a command that was taken from the client has no place yet.
+    /// Gives the messages their places among the replies, unless a command that was taken from the client has no place
+    /// yet.
     pub(super) fn hand_out(&mut self, back: &Back, replies: &mut Replies) {
         if self.told.is_empty() || !back.packs.is_empty() || back.reads.has_batch() {
             return;

@@ -23,13 +23,13 @@ pub(super) use recheck::not_allowed_any_more;
 
 /// Commands queued since MULTI.
 pub(super) struct Transaction {
-    /// Preamble and commands.
+    /// The payload: preamble and commands.
     payload: Vec<u8>,
     commands: usize,
     read_only: bool,
-    /// One of the commands runs code.
+    /// Whether one of the commands runs code.
     code: bool,
-    /// A command could not be queued: EXEC will abort.
+    /// Whether a command could not be queued. After such a command, EXEC will abort.
     failed: bool,
     /// The commands that the front answers, with their places among the replies.
     own: Vec<(usize, Own)>,
@@ -50,7 +50,7 @@ pub(super) enum Own {
     Reply(Bytes),
 }
 
-/// The front's part of a transaction, which remains when the transaction has run.
+/// The front's part of a transaction, which the front carries out after the store has run the transaction.
 #[derive(Debug)]
 pub(super) struct Rest {
     own: Vec<(usize, Own)>,
@@ -85,7 +85,7 @@ impl Transaction {
         self.failed
     }
 
-    /// Whether the front answers all commands of the transaction.
+    /// Whether the front itself answers all commands of the transaction.
     pub(super) fn is_own_alone(&self) -> bool {
         self.commands == 0
     }
@@ -100,7 +100,7 @@ impl Transaction {
         &self.payload[PREAMBLE_LEN..]
     }
 
-    /// Takes out the payload, and the front's part.
+    /// Takes out the payload and the front's part.
     pub(super) fn take(&mut self) -> (Bytes, Rest) {
         let rest = Rest {
             own: std::mem::take(&mut self.own),
@@ -123,7 +123,7 @@ impl Transaction {
 
 /// Longest CLIENT command that is queued, in bytes.
 const OWN_BYTES_MAX: usize = 16 * 1024;
-/// Subcommands of CLIENT that do not concern the front's other clients, and do not change which replies are sent.
+/// Subcommands of CLIENT that do not concern the front's other clients and do not change which replies are sent.
 const QUEUED_CLIENT: [&str; 14] = [
     "CLIENT|CACHING",
     "CLIENT|CAPA",
@@ -269,7 +269,7 @@ impl Transaction {
                            client has sent WATCH before";
                 return self.refuse(refusal(arguments, why));
             }
-            // Blocking commands and WAIT do not wait inside a transaction; Redis ensures that.
+            // Blocking commands and WAIT do not wait inside a transaction. Redis ensures that.
             Action::Update | Action::Pass(Pass::Blocking | Pass::Wait) => {
                 self.add(frame, Kind::Writes, protocol)
             }
@@ -282,7 +282,7 @@ impl Transaction {
             Action::Local(
                 local @ (Local::Exec | Local::Discard | Local::Multi | Local::Quit | Local::Reset),
             ) => return Handled::Runs(local),
-            // The transaction does not fail with this error: Redis continues the transaction.
+            // Redis continues the transaction after this error, so the front's transaction does not fail, either.
             Action::Pass(Pass::Watch) => reply::error("ERR WATCH inside MULTI is not allowed"),
             Action::Local(Local::Unwatch) => self.add_own(Own::Command(frame.to_vec())),
             Action::Local(Local::Client) if may_queue_client(verdict.sub, arguments) => {
@@ -363,8 +363,8 @@ impl Transaction {
         self.add_own(Own::Command(frame.to_vec()))
     }
 
-    /// Queues a SELECT, which the store runs with the other commands. The store is first asked about a
-    /// database that no client has used yet.
+    /// Queues a SELECT, which the store runs with the other commands. If no client has used its database yet, the store
+    /// is first asked whether it has the database.
     fn queue_select(&mut self, arguments: &Arguments<'_>, frame: &[u8], by: Queuer<'_>) -> Handled {
         let database = match parse_database(arguments.get(1)) {
             Ok(database) => database,
@@ -387,8 +387,8 @@ impl Transaction {
         queued
     }
 
-    /// Takes the store's answer whether it has the database of a SELECT that is to be queued. Returns the
-    /// reply to the SELECT.
+    /// Takes the store's answer to the question whether it has the database of a SELECT that is to be queued. Returns
+    /// the reply to the SELECT.
     pub(super) fn select_checked(
         &mut self,
         database: u32,
@@ -436,18 +436,18 @@ impl Transaction {
 }
 
 impl Rest {
-    /// Whether the front has no part in the transaction.
+    /// Whether the front has nothing to carry out after the transaction.
     pub(super) fn is_nothing(&self) -> bool {
         self.own.is_empty() && self.database.is_none()
     }
 
-    /// Returns the client's database after the transaction, if the transaction has selected one.
+    /// Returns the database that the client has after the transaction, if the transaction has selected one.
     pub(super) fn database(&self) -> Option<u32> {
         self.database
     }
 
-    /// Returns the reply to EXEC: the store's replies (`theirs`), with the front's `own` replies at their
-    /// places.
+    /// Returns the reply to EXEC: the store's replies (`theirs`), and the front's `own` replies at the places of their
+    /// commands.
     pub(super) fn merge(self, theirs: Vec<&[u8]>, mut answer: impl FnMut(&[u8]) -> Bytes) -> Bytes {
         let bytes: usize = theirs.iter().map(|reply| reply.len()).sum();
         let mut out = Vec::with_capacity(bytes);
@@ -471,9 +471,9 @@ impl Rest {
     }
 }
 
-/// Whether the front answers this HELLO when EXEC reaches the HELLO. In two cases the front does not answer the HELLO:
-/// if the HELLO logs in, because Redis checks passwords; and if the client has subscriptions, because their messages
-/// come in the present protocol.
+/// Whether the front may queue this HELLO and answer it at EXEC. The front may not queue a HELLO that logs in, because
+/// Redis checks passwords. The front may not queue a HELLO of a client with subscriptions, because messages to the
+/// client come in the present protocol.
 fn may_queue_hello(arguments: &Arguments<'_>, by: Queuer<'_>) -> bool {
     let hello = Hello::parse(arguments, by.selected.protocol);
     let logs_in = hello.is_ok_and(|hello| hello.login.is_some());

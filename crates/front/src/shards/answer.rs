@@ -16,7 +16,7 @@ use crate::client::info::with_lines;
 const LOST: &[u8] = b"-ERR pmnet: the front of the shard closed the connection\r\n";
 
 impl Client {
-    /// Hands on everything that has come and is next in order. Returns whether anything was handed on.
+    /// Sends to the client everything that has come and is next in order. Returns whether anything was sent.
     pub(super) fn pump(&mut self, common: &Common) -> bool {
         let mut any = false;
         loop {
@@ -87,7 +87,7 @@ impl Client {
         }
         for (shard, answer) in settled.answers {
             match (settled.outcome, Outcome::of(&answer)) {
-                // The link may be about to be closed because of an earlier change of the settings.
+                // An earlier change of the settings may have set an error for the next command.
                 (Outcome::Success, Outcome::Success) => self.backs.forget_refusal(shard),
                 (Outcome::Success, Outcome::Error) => self.give_up(shard, Some(&answer)),
                 (Outcome::Error, Outcome::Success) => self.give_up(shard, None),
@@ -102,7 +102,8 @@ impl Client {
         let watches = self.transactions.watch_at(shard);
         let link = self.backs.give_up(shard, why);
         if link.is_some_and(|link| watches || link.is_subscribed()) {
-            // Without this link, the client would lose its subscriptions or its watch at this shard.
+            // Without this link the client would lose its subscriptions or its watch at this shard, so the client's
+            // connection is closed.
             self.end.comes(When::Written, How::Lingering);
         }
     }
@@ -173,7 +174,8 @@ impl Client {
         }
     }
 
-    /// Hands on confirmations of subscriptions. Returns the bytes that remain to be sent after the last confirmation.
+    /// Sends confirmations of subscriptions to the client. Returns the bytes that remain to be sent after the last
+    /// confirmation.
     fn subscribed(&mut self, change: &mut Change, silent: bool) -> Option<Bytes> {
         while let Some(shard) = change.next(self.backs.len()) {
             let frame = self.reply_of(shard)?;
@@ -219,8 +221,8 @@ impl Client {
                     Owed::State(number) => {
                         self.state_answered(number, shard, Bytes::from_static(LOST));
                     }
-                    // No other command is sent on a link that may be given up. If a command was sent nevertheless, the
-                    // client's connection is closed.
+                    // The router sends no other command on a link that may be given up. If a command was sent
+                    // nevertheless, the client's connection is closed.
                     Owed::Client | Owed::Probe => self.end.comes(When::Written, How::AtOnce),
                     Owed::Setup | Owed::Nobody => {}
                 }

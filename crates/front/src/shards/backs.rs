@@ -23,11 +23,12 @@ pub(super) const HOME: usize = 0;
 /// The reason why a command is not forwarded.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// The command stays in the input until something has changed.
+    /// The command stays in the input until its client's state changes.
     Later,
     /// The command is answered with this reply.
     Answered(Bytes),
-    /// The router's own answer. The answer may be given only once the client is known to have all rights.
+    /// The command has this answer of the router itself. The answer may be given only once the client is known to have
+    /// all rights.
     Own(Bytes),
 }
 
@@ -66,7 +67,7 @@ pub(super) struct Backs {
     pub(super) state: State,
     /// The shard whose keys were used last.
     pub(super) last: usize,
-    /// A shard whose link is full: it must be written to before the next command can be taken.
+    /// A shard whose link is full. Some bytes of this link must be written before the next command can be taken.
     full: Option<usize>,
 }
 
@@ -178,7 +179,7 @@ impl Backs {
             self.send(shard, frame, Owed::Client);
         }
         let merge = match merge {
-            // The search begins at another shard each time.
+            // The search for a shard's answer begins at another shard each time.
             Merge::Found(_) => {
                 self.last = (self.last + 1) % shards;
                 Merge::Found(self.last)
@@ -228,7 +229,7 @@ impl Backs {
         Some(link)
     }
 
-    /// Returns the link to a shard if it has ended and everything that came from it was handed on.
+    /// Returns the link to a shard if the link has ended and everything that came from it was sent to the client.
     pub(super) fn ended(&mut self, shard: usize) -> Option<&mut Link> {
         let link = self.link(shard)?;
         link.is_over().then_some(link)

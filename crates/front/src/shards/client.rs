@@ -1,7 +1,7 @@
 //! One client of the router: its socket and its parts.
 //!
-//! Invariants: replies leave in the order of the commands. A command is taken from the input only when it can
-//! be sent, and is sent once. Commands for one shard reach it in the order in which they came.
+//! Invariants: replies leave in the order of the commands. A command is taken from the input only when it can be sent,
+//! and each command is sent once. Commands for one shard reach the shard in the order in which the client sent them.
 
 use std::sync::Arc;
 
@@ -22,8 +22,8 @@ use crate::shell::wire::{Seen, Wire};
 use crate::table::Table;
 use crate::upstream::Time;
 
-/// Bound of the input of a client that still has to log in, in bytes. At the bound no more is read, unless a single
-/// command is longer.
+/// Bound of the input of a client that still has to log in, in bytes. At the bound the router reads no more from the
+/// client, unless a single command is longer than the bound.
 const STRANGER_INPUT_BYTES_SOFT_MAX: usize = 64 * 1024;
 
 /// State that all clients share.
@@ -31,9 +31,9 @@ pub(super) struct Common {
     pub(super) table: Table,
     pub(super) map: SlotMap,
     pub(super) fronts: Arc<Fronts>,
-    /// Every client may do everything.
+    /// Whether every client may do everything.
     pub(super) trusting: bool,
-    /// The Redis servers of all shards are masters of one Redis Cluster.
+    /// Whether the Redis servers of all shards are masters of one Redis Cluster.
     pub(super) cluster: bool,
     pub(super) tally: Tally,
 }
@@ -80,16 +80,16 @@ pub(super) struct Client {
     pub(super) end: End,
 }
 
-/// The present use of a client's socket, with its deadline.
+/// The state of a client's socket, with the deadline of this state.
 enum Phase {
     /// The TLS handshake, which must end by this time.
     Agrees(Time),
     /// Commands are taken, and answered.
     Serves,
     /// The client has closed its sending side, and its next command waits for the reply to an earlier command. The
-    /// client's connection is closed at this time.
+    /// client's connection is closed at the time in this value.
     Stuck(Time),
-    /// The client was sent the reason why it is closed, and its further input is discarded.
+    /// The client was sent the reason why its connection is closed, and its further input is discarded.
     Lingers(Lingering),
 }
 
@@ -105,7 +105,8 @@ pub(super) enum Turn {
 }
 
 impl Client {
-    /// Makes a client that was accepted. `token` is the token of the client's socket. The tokens of the links follow.
+    /// Makes a client that was accepted. `token`: the token of the client's socket. The tokens of the client's links
+    /// follow.
     pub(super) fn new(who: Who, wire: Wire, token: usize, now: Time, common: &Common) -> Client {
         let handshake = wire.handshake_until(now);
         Client {
@@ -149,8 +150,8 @@ impl Client {
         !matches!(self.phase, Phase::Serves)
     }
 
-    /// Notes an event of one of the client's sockets. `socket`: 0 is the client's own socket; the sockets from number 1
-    /// on belong to the links to the shards.
+    /// Notes an event of one of the client's sockets. `socket`: 0 is the client's own socket; the numbers from 1 on are
+    /// the links to the shards.
     pub(super) fn note(&mut self, socket: usize, seen: &Seen) {
         match socket.checked_sub(1).map(|shard| self.backs.link(shard)) {
             None => self.socket.note(seen),
@@ -158,8 +159,8 @@ impl Client {
         }
     }
 
-    /// Notes that another map is used from now on. Returns the number of the client's commands that were taken earlier
-    /// and have no reply.
+    /// Notes that another map is used from now on. Returns the number of the client's commands that were taken before
+    /// the change and have no reply.
     pub(super) fn note_map(&mut self) -> usize {
         self.replies.note_map()
     }
@@ -176,7 +177,7 @@ impl Client {
             || self.subscriptions.move_with(old, new)
     }
 
-    /// Takes one turn: reads, takes commands, hands on replies, writes.
+    /// Takes one turn: reads, takes commands, sends replies, writes.
     pub(super) fn serve(&mut self, common: &Common, scratch: &mut [u8], now: Time) -> Turn {
         if let Phase::Lingers(lingering) = &mut self.phase {
             return linger(&mut self.socket, lingering, scratch);
@@ -191,8 +192,8 @@ impl Client {
             self.phase = Phase::Serves;
         }
         if self.backs.link(HOME).is_none() && !self.end.has_come() {
-            // The front of the first shard counts the clients, so the link to this front is made at once. If the link
-            // cannot be made, the first command gets the error.
+            // The front of the first shard counts the clients, so the client's link to this front is made at once. If
+            // the link cannot be made, the first command gets the error.
             let _ = self.backs.open(HOME);
         }
         for link in self.backs.links() {
@@ -254,8 +255,8 @@ impl Client {
     }
 
     /// Sets the deadline of a client that has closed its sending side and may have disconnected. A command of such a
-    /// client may wait for ever, and a front notices the closing only after all commands of the client. So the next
-    /// reply has a deadline.
+    /// client may wait without end, and a front notices the closing only after it has executed all commands of the
+    /// client. So the next reply has a deadline.
     fn note_stuck(&mut self, went_on: bool, now: Time) {
         let closed = self.end.eof || self.socket.read_closed;
         if !closed || self.input.starved() || self.end.has_come() || self.replies.is_congested() {

@@ -1,5 +1,5 @@
-//! The answers to CLUSTER: a cluster of one node, the router, which serves the slots of all shards. A client
-//! for clusters is never redirected to another node.
+//! The answers to CLUSTER. The answers describe a cluster of one node, the router, which serves the slots of all
+//! shards. A client for clusters is never redirected to another node.
 
 use std::net::SocketAddr;
 
@@ -95,7 +95,7 @@ pub(super) fn answer(
     out.into()
 }
 
-/// Returns the node's name: always the same for an address, with 40 digits as in Redis.
+/// Returns the node's name, which depends on the address alone. Like the names in Redis, it has 40 digits.
 fn id(at: SocketAddr) -> String {
     (0..10)
         .map(|part| format!("{:04x}", slot_of(format!("{part} {at}").as_bytes())))

@@ -21,12 +21,12 @@ pub(super) enum How {
     Lingering,
 }
 
-/// The state of a client's end. A client never goes back to an earlier state of its end.
+/// The state of a client's end. The end of a client only advances to later states.
 #[derive(Default)]
 pub(super) struct End {
     when: When,
     how: How,
-    /// The client has closed its sending side, and all its input was read.
+    /// Whether the client has closed its sending side, and all its input was read.
     pub(super) eof: bool,
 }
 
@@ -41,8 +41,8 @@ impl End {
         self.when > When::Later
     }
 
-    /// Whether the connection of a client that has read everything is closed now. `answered`: all commands
-    /// that were taken are answered.
+    /// Whether the connection of a client that has read everything is closed now. `answered`: whether all commands that
+    /// were taken are answered.
     pub(super) fn is_due(&self, answered: bool) -> bool {
         match self.when {
             When::Later => false,
@@ -51,7 +51,7 @@ impl End {
         }
     }
 
-    /// Whether the client may still have to read the reason while it sends.
+    /// Whether further input must be discarded first, so that the client can read the reason.
     pub(super) fn lingers(&self) -> bool {
         self.how == How::Lingering && !self.eof
     }

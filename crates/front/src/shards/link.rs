@@ -13,10 +13,12 @@ use crate::limits::REPLIES;
 use crate::shell::socket::Socket;
 use crate::shell::wire::Wire;
 
-/// Held replies of one link, in bytes. Above this bound, no further command is sent on the link, and no more is read
-/// from it, unless a single reply is longer.
+/// Maximum number of bytes of one link's replies that wait for earlier replies. Above this bound, the router sends no
+/// further command on the link. Above this bound, the router also reads no more from the link, unless a single reply is
+/// longer.
 pub(super) const HELD_BYTES_SOFT_MAX: usize = 1024 * 1024;
-/// Unsent commands of one link, in bytes. Above this bound, no further command is taken for the link.
+/// Maximum number of bytes of one link's commands that are not sent yet. Above this bound, no further command is taken
+/// for the link.
 const UNSENT_BYTES_SOFT_MAX: usize = 1024 * 1024;
 /// Capacity that an empty buffer keeps, in bytes.
 pub(super) const KEPT_BYTES_MAX: usize = 64 * 1024;
@@ -28,17 +30,17 @@ pub(super) enum Owed {
     Client,
     /// No receiver: the reply is discarded.
     Nobody,
-    /// The router, which has set up the link. An error means that the link is unusable.
+    /// The router, which has sent this command to set up the link. An error means that the link is unusable.
     Setup,
-    /// A change of the client's state, by its number.
+    /// The change of the client's state that has this number.
     State(u64),
-    /// The router, which asks whether the client may do everything.
+    /// The router, which has asked whether the client may do everything.
     Probe,
 }
 
 pub(super) struct Link {
     pub(super) socket: Socket,
-    /// No more bytes will come.
+    /// Whether no more bytes will come.
     ended: bool,
     input: BytesMut,
     scanner: Scanner,
@@ -48,7 +50,7 @@ pub(super) struct Link {
     owed: VecDeque<Owed>,
     /// Number of owed replies that decide whether the link is usable.
     unsettled: usize,
-    /// The link is being given up: it is dropped when the front has closed it.
+    /// Whether the link is being given up. Such a link is dropped when the front has closed it.
     pub(super) closing: bool,
     shut: bool,
     /// Number of subscriptions according to the replies taken so far; subscriptions to shard channels count separately.
@@ -100,8 +102,8 @@ impl Link {
     }
 
     /// Takes a frame that need not wait for earlier replies. `Some`: the frame is a reply for the router. `None`: the
-    /// frame's bytes are for the client now, because the frame is a message, or the error that a front sends before it
-    /// closes. `idle`: the client waits for nothing.
+    /// frame is for the client at once, because it is a message, or the error that a front sends before it closes.
+    /// `idle`: whether the client waits for no reply.
     pub(super) fn take_early(&mut self, resp3: bool, idle: bool) -> Option<(Option<Owed>, Bytes)> {
         self.has_head()?;
         let owed = self.owed();
@@ -128,7 +130,7 @@ impl Link {
         self.owed.front().copied()
     }
 
-    /// Returns the owed replies that will not come.
+    /// Returns the owed replies that will never come.
     pub(super) fn into_owed(self) -> VecDeque<Owed> {
         self.owed
     }
@@ -185,8 +187,8 @@ impl Link {
         Some(reply)
     }
 
-    /// Whether the reply at the head of the input is a push. In RESP2, an array that is a message counts, too. Replies
-    /// under RESP3 are never taken for RESP2 messages.
+    /// Whether the reply at the head of the input is a push. In RESP2, an array that is a message counts as a push,
+    /// too. A reply in RESP3 never counts as a RESP2 message.
     fn is_pushed(&mut self, resp3: bool) -> bool {
         let Some(length) = self.has_head() else {
             return false;
@@ -204,7 +206,7 @@ impl Link {
     /// Sends as many of the waiting bytes as possible.
     pub(super) fn flush(&mut self) {
         if !self.ended && self.socket.write(&mut self.out).is_err() {
-            // The front's answers can still be read.
+            // The output is dropped, but the front's answers can still be read.
             self.out.clear();
             self.socket.writable = false;
         }
@@ -218,7 +220,7 @@ impl Link {
     pub(super) fn finish(&mut self) {
         if self.out.is_empty() && !self.shut {
             self.shut = true;
-            // The front then answers the outstanding commands, and closes.
+            // The front then answers the outstanding commands, and closes the link.
             let _ = self.socket.wire.end();
         }
     }
@@ -231,7 +233,7 @@ pub(super) fn shrink(buffer: &mut BytesMut) {
     }
 }
 
-/// Returns the kind of a push, or of an array for a subscriber.
+/// Returns the kind of a push, or of an array that is a message in RESP2.
 fn kind(frame: &[u8]) -> &[u8] {
     let Some(line) = frame.iter().position(|byte| *byte == b'\n') else {
         return b"";
@@ -239,7 +241,7 @@ fn kind(frame: &[u8]) -> &[u8] {
     read::bulk_at_head(&frame[line + 1..]).unwrap_or_default()
 }
 
-/// Kinds of confirmations, which are replies.
+/// Kinds of frames that confirm a change of subscriptions, and so are replies.
 pub(super) const CONFIRMS: [&[u8]; 6] = [
     b"subscribe",
     b"unsubscribe",

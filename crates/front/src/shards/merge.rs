@@ -1,11 +1,11 @@
-//! Makes one reply of the replies of all shards.
+//! Combines the replies of all shards to one reply.
 
 use bytes::Bytes;
 use pmnet_resp::{read, reply, write_bulk, write_header, write_integer};
 use rustc_hash::FxHashSet;
 
-/// How the replies of all shards become one. If a shard's reply is an error, the error is the reply, except for
-/// [`Merge::Any`].
+/// How the replies of all shards are combined to one reply. If a shard's reply is an error, this error is the combined
+/// reply, except for [`Merge::Any`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Merge {
     /// The reply of the first shard, because all replies are equal.
@@ -14,7 +14,7 @@ pub(super) enum Merge {
     Sum,
     /// The largest integer.
     Largest,
-    /// Arrays are joined. An element of several arrays appears once.
+    /// Arrays are joined. An element that several arrays have appears once.
     Join,
     /// Arrays of integers: the smallest at each place.
     Smallest,

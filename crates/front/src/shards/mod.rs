@@ -1,10 +1,9 @@
 //! One address for many shards, by Redis Cluster's hash slots.
 //!
-//! Purpose: each shard has a complete [`Front`](crate::Front) in a thread of its own, which does not know the
-//! other shards. The router accepts the clients' connections and looks at each command's keys
-//! ([`crate::table::keys`]). Then the router sends the command to the front of its shard over a pair of sockets within
-//! the process, and returns the replies in the order of the client's commands (`docs/use/sharding.md`,
-//! `docs/spec/sharding.md`).
+//! Purpose: each shard has a complete [`Front`](crate::Front), which runs in a thread of its own and does not know the
+//! other shards. The router accepts the clients' connections and looks at each command's keys ([`crate::table::keys`]).
+//! The router sends each command to the front of its shard over a pair of sockets within the process. It returns the
+//! replies in the order of the client's commands (`docs/use/sharding.md`, `docs/spec/sharding.md`).
 //!
 //! | module | what it does |
 //! |---|---|
@@ -22,11 +21,11 @@
 //! | `cluster` | CLUSTER |
 //! | `tally` | counters and times |
 //!
-//! Invariants: a client's commands for one shard reach its front in their order, each once. Between commands for
-//! different shards no order is promised. Every buffer and table is bounded. The outstanding commands of a client are
-//! bounded in number, and in bytes for each shard; a client above these bounds is not read from. A shard that is slow
-//! or down delays only its own replies and the replies after them. Not allowed here: acknowledging a command, or
-//! knowing its effect on its keys.
+//! Invariants: a client's commands for one shard reach the shard's front in their order, and each command reaches the
+//! front once. Between commands for different shards no order is promised. Every buffer and table is bounded. The
+//! outstanding commands of a client are bounded in number, and in bytes for each shard. The router reads nothing from a
+//! client above these bounds. If a shard is slow or down, only its own replies and the replies after them are delayed.
+//! Not allowed here: acknowledging a command, or knowing its effect on its keys.
 
 mod answer;
 mod backs;
@@ -94,7 +93,7 @@ pub struct RouterConfig {
     pub spin_micros: u64,
     /// TLS settings for clients; `None`: no TLS.
     pub tls: Option<ServerTls>,
-    /// Keepalive of the clients' connections, as [`crate::FrontConfig::keepalive`].
+    /// Keepalive of the clients' connections, with the meaning of [`crate::FrontConfig::keepalive`].
     pub keepalive: Option<Duration>,
     /// Whether every client may do everything ([`crate::Access::Anyone`]).
     pub anyone: bool,
@@ -115,8 +114,8 @@ pub struct MapChanger {
 }
 
 impl MapChanger {
-    /// Makes the router use this map, soon after the call. The map must have the same shards in the same
-    /// order.
+    /// Makes the router replace its map by this map, soon after the call. The new map must have the same shards in the
+    /// same order as the present map.
     pub fn change(&self, map: SlotMap) {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         *next = Some(map);
@@ -136,7 +135,7 @@ pub struct Router {
     /// A map that will replace the present one.
     next_map: Arc<Mutex<Option<SlotMap>>>,
     /// Number of commands that were taken before the last change of the map and still wait for their replies. `None`:
-    /// no such command is left, and nothing is left to report.
+    /// all such commands have their replies, and their number needs no further report.
     taken_before: Option<usize>,
     pace: Pace,
     now: Time,
@@ -156,8 +155,8 @@ pub struct Router {
 }
 
 impl Router {
-    /// Opens the router's address. `entrances` are the fronts, one for each shard of the map, in its order.
-    /// Nothing is served before [`Router::run`].
+    /// Opens the router's address. `entrances`: the fronts, one for each shard of the map, in the map's order. Nothing
+    /// is served before [`Router::run`].
     ///
     /// # Errors
     /// [`FrontError`], which says what to do.
@@ -234,7 +233,7 @@ impl Router {
         }
     }
 
-    /// Returns a handle that changes the limits of a running router. Of these limits, a router has only
+    /// Returns a handle that changes the limits of a running router. Of the limits in [`Limits`], a router has only
     /// `connections_max` and `keepalive`.
     #[must_use]
     pub fn limits(&self) -> Latest<Limits> {
@@ -249,8 +248,8 @@ impl Router {
         self.run_turns(|_| ())
     }
 
-    /// Serves as [`Router::run`] does, with an observer. `observe` is called once a turn, at the end of the turn. For
-    /// the observer, commands are timed.
+    /// Serves like [`Router::run`], with an observer. The router calls `observe` once a turn, at the end of the turn.
+    /// Commands are timed for the observer.
     ///
     /// # Errors
     /// The errors of [`Router::run`].
@@ -350,7 +349,7 @@ impl Router {
         self.note_taken(0);
     }
 
-    /// If the limits have changed, applies the new limits.
+    /// Applies the new limits, if the limits have changed.
     fn take_limits(&mut self) {
         if let Some(limits) = self.limiting.take() {
             self.connections_max = limits.connections_max;
@@ -368,7 +367,7 @@ impl Router {
         }
     }
 
-    /// Notes that `over` of the commands that were taken before the last change of the map have got their replies.
+    /// Notes that `over` commands of those taken before the last change of the map have got their replies.
     fn note_taken(&mut self, over: usize) {
         let Some(left) = &mut self.taken_before else {
             return;
@@ -433,7 +432,7 @@ impl Router {
         let Some(client) = self.clients.take(index) else {
             return;
         };
-        // Dropping the client closes its links, so the fronts see its end.
+        // Dropping the client closes its links, so the fronts see that the client has ended.
         let Who { id, peer, .. } = client.who();
         tracing::debug!(client = %peer, id, "client closed");
         self.clients.release(index);

@@ -1,4 +1,4 @@
-//! The outstanding replies of a client, in the order of its commands, and the bytes that it has not read.
+//! The outstanding replies of a client, in the order of its commands, and the output that the client has not read.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use crate::client::SLOTS_MAX;
 use crate::shell::socket::{Ended, Socket};
 use crate::upstream::Time;
 
-/// Limit of one client's unread output, in bytes. Above this, no further replies are taken from the links.
+/// Limit of one client's unread output, in bytes. Above this bound, the router takes no further replies from the links.
 const OUT_BYTES_SOFT_MAX: usize = 1024 * 1024;
 
 /// The source of the reply to one command.
@@ -87,12 +87,12 @@ impl Replies {
         self.slots.pop_front()
     }
 
-    /// Puts a command that was taken out back to the first place, because its reply has not come.
+    /// Puts a command that was taken out back to the first place, because its reply has not come yet.
     pub(super) fn put_back(&mut self, slot: Slot) {
         self.slots.push_front(slot);
     }
 
-    /// Sends the reply to the command that was taken out.
+    /// Adds the reply to the command that was taken out to the output.
     pub(super) fn answered(&mut self, slot: &Slot, reply: &[u8]) {
         self.taken_before = self.taken_before.saturating_sub(1);
         self.changes -= usize::from(slot.changes_subscriptions());
@@ -101,7 +101,7 @@ impl Replies {
         }
     }
 
-    /// Adds bytes that the client gets at once.
+    /// Adds bytes that the client gets before all outstanding replies.
     pub(super) fn tell(&mut self, bytes: &[u8]) {
         self.out.extend_from_slice(bytes);
     }

@@ -22,25 +22,25 @@ pub(super) enum Kind {
     Scan,
     /// Changes the state of the connection.
     State,
-    /// CLIENT REPLY.
+    /// The command CLIENT REPLY, which the router carries out itself.
     Reply,
     /// Changes subscriptions.
     Subscribe,
-    /// PUBLISH.
+    /// The command PUBLISH, which goes to the shard of its channel.
     Publish,
-    /// MULTI.
+    /// The command MULTI, which begins a transaction.
     Multi,
-    /// EXEC.
+    /// The command EXEC, which ends a transaction.
     Exec,
-    /// DISCARD.
+    /// The command DISCARD, which ends a transaction.
     Discard,
-    /// WATCH.
+    /// The command WATCH, which goes to the shard of its keys.
     Watch,
-    /// UNWATCH.
+    /// The command UNWATCH, which ends the watch of all keys.
     Unwatch,
-    /// QUIT.
+    /// The command QUIT, which ends the connection.
     Quit,
-    /// CLUSTER.
+    /// The command CLUSTER, which the router answers itself.
     Cluster,
     /// Answers the command with this reply.
     Own(Bytes),
@@ -115,10 +115,10 @@ pub(super) const TRYAGAIN: Bytes = Bytes::from_static(
     b"-TRYAGAIN pmnet: the slot is being moved to another shard; the command was not executed\r\n",
 );
 
-/// Returns the kind of treatment that the router gives a command.
+/// Returns the router's treatment of a command.
 pub(super) fn kind(verdict: &Verdict, arguments: &Arguments<'_>) -> Kind {
     let Some(facts) = verdict.facts else {
-        // The places of the command's keys are unknown, so the command could reach a wrong shard.
+        // The store does not say where the keys of this command are, so the command could reach a wrong shard.
         return Kind::Own(unknown_command(arguments));
     };
     if !verdict.arity_fits(arguments) || matches!(verdict.sub, Sub::Unknown) {
@@ -189,9 +189,9 @@ pub(super) fn kind(verdict: &Verdict, arguments: &Arguments<'_>) -> Kind {
     }
 }
 
-/// Returns the kind of a command that is known from a store alone. The keys of the command choose the shard. A command
-/// without keys is refused, because it would reach one shard only. A command that keeps state in its connection is
-/// refused, because there is one connection for each shard.
+/// Returns the treatment of a command that the router knows only from a store. The keys of the command choose the
+/// shard. A command without keys is refused, because it would reach one shard only. A command that keeps state in its
+/// connection is refused, because there is one connection for each shard.
 fn new_kind(facts: &Facts, arguments: &Arguments<'_>) -> Kind {
     if !facts.names_keys() || facts.has(OPAQUE) {
         return own(

@@ -23,8 +23,8 @@ pub(super) fn for_shard(arguments: &Arguments<'_>, shards: usize) -> Option<(usi
     Some((shard, frame))
 }
 
-/// Returns the reply to a SCAN with the shard in its cursor: `inner * shards + shard`. The last shard's scan
-/// ends with 0.
+/// Returns the reply to a SCAN with the shard in its cursor: `inner * shards + shard`. When the last shard's scan is
+/// over, the cursor is 0.
 pub(super) fn with_shard(scanned: &[u8], shard: usize, shards: usize) -> Bytes {
     let parts = read::elements(scanned).unwrap_or_default();
     let [cursor, keys] = parts[..] else {

@@ -9,7 +9,7 @@ use pmnet_wire::slots::{SlotsError, shown};
 /// Maximum number of shards of one router.
 pub const SHARDS_MAX: usize = 256;
 
-/// Why these ranges of slots make no map.
+/// Why a list of ranges of slots is not a valid map.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
     /// The list of shards is empty.
@@ -32,20 +32,20 @@ pub enum MapError {
     Overlap {
         /// The slot.
         slot: u16,
-        /// The shard that has the slot.
+        /// The first shard that has the slot.
         first: usize,
-        /// The other shard with this slot.
+        /// The second shard that has the slot.
         second: usize,
     },
 }
 
-/// The shard that serves each slot. In this type shards are numbered from 0, in the order of the list; users
-/// count from 1.
+/// The shard that serves each slot. In this type shards are numbered from 0, in the order of the list. Users number
+/// shards from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotMap {
     /// For each slot, the number of its shard plus 1; 0: no shard.
     shards: Vec<u16>,
-    /// Slots that are being moved to another shard. Commands for their keys are refused meanwhile.
+    /// Slots that are being moved to another shard. Meanwhile, commands for keys of these slots are refused.
     moving: BTreeSet<u16>,
     count: usize,
 }
@@ -54,7 +54,7 @@ impl SlotMap {
     /// Makes a map from the ranges of each shard.
     ///
     /// # Errors
-    /// [`MapError`] if the ranges make no map.
+    /// [`MapError`] if the ranges are not a valid map.
     pub fn new(ranges: &[Vec<RangeInclusive<u16>>]) -> Result<SlotMap, MapError> {
         if ranges.is_empty() {
             return Err(MapError::Empty);
@@ -112,7 +112,8 @@ impl SlotMap {
         all(self.moving.iter().copied())
     }
 
-    /// Returns the slots that another shard serves in `other`, as text; `None` if there are none.
+    /// Returns, as text, the slots that have one shard in this map and another shard in `other`; `None` if there are
+    /// none.
     #[must_use]
     pub fn differing(&self, other: &SlotMap) -> Option<String> {
         all((0..SLOTS).filter(|slot| self.shard(*slot) != other.shard(*slot)))
@@ -145,7 +146,7 @@ impl SlotMap {
         joined((0..SLOTS).filter(|slot| self.shard(*slot) == shard))
     }
 
-    /// Returns the joined ranges that any shard serves.
+    /// Returns the ranges of slots that any shard serves, joined where they touch.
     pub(super) fn served(&self) -> Vec<RangeInclusive<u16>> {
         joined((0..SLOTS).filter(|slot| self.shard(*slot).is_some()))
     }

@@ -1,16 +1,16 @@
-//! A client's settings for its connection. The settings are equal in all shards that the client uses now or later.
+//! A client's settings for its connection. All shards that the client uses, now or later, have equal settings.
 //!
-//! A command that changes the settings goes to all links of the client, and no other command is taken before
-//! all of them have answered. A command that needs the store (a login, tracking) goes to all shards. For such
-//! a command the first definite answer of a shard is enough. This answer is the client's reply. A link with a
-//! different answer is given up, and made again from these settings when it is needed next.
+//! A command that changes the settings goes to all links of the client, and no other command is taken before all of
+//! them have answered. A command that needs the store (a login, tracking) goes to all shards. For such a command the
+//! first definite answer of a shard is enough, and it becomes the client's reply. A link with a different answer is
+//! given up. When the link is needed again, it is made anew with these settings.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, write_command};
 
-/// Maximum number of changes of one client that not all links have answered.
+/// Maximum number of changes of one client that some links have not answered.
 const ROUNDS_MAX: usize = 16;
 
 /// The change that a command makes to the settings if it succeeds.
@@ -21,11 +21,11 @@ pub(super) enum Effect {
         login: Option<[Box<[u8]>; 2]>,
         name: Option<Box<[u8]>>,
     },
-    /// CLIENT SETNAME.
+    /// The command CLIENT SETNAME, with the name.
     Name(Box<[u8]>),
     /// CLIENT TRACKING ON, as the client sent it, or OFF.
     Tracking(Option<Bytes>),
-    /// RESET.
+    /// The command RESET.
     Reset,
 }
 
@@ -90,13 +90,13 @@ struct Round {
 }
 
 enum Stage {
-    /// The outcome is not certain yet. The links that have answered, with their answers.
+    /// The outcome is not certain yet. The value lists the links that have answered, with their answers.
     Open(Vec<(usize, Bytes)>),
-    /// The outcome is certain. The reply for the client, until it is taken.
+    /// The outcome is certain. The second value is the reply for the client, until it is taken.
     Settled(Outcome, Option<Bytes>),
 }
 
-/// The kind of a reply.
+/// The kind of a shard's reply to a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Success,
@@ -125,9 +125,9 @@ pub(super) struct Settled {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Gained {
     Nothing,
-    /// The client has logged in.
+    /// The change has logged the client in.
     Login,
-    /// The client has the state of a new connection.
+    /// The change has given the client the state of a new connection.
     Reset,
 }
 
@@ -187,7 +187,7 @@ impl State {
         frames
     }
 
-    /// Takes the client's reply to a change, once it is known.
+    /// Takes the client's reply to a change, once the outcome is certain.
     pub(super) fn answer(&mut self, number: u64) -> Option<Bytes> {
         let mut rounds = self.rounds.iter_mut();
         let round = rounds.find(|round| round.number == number)?;

@@ -1,6 +1,6 @@
 //! Subscriptions over shards. Each channel has one home: the shard of its name's slot, to which PUBLISH sends the
-//! channel's messages. Two kinds of subscriptions are made at all shards, because every shard may have messages for
-//! them: subscriptions to patterns, and subscriptions to the channels of keyspace events.
+//! channel's messages. Subscriptions to patterns, and to the channels of keyspace events, are made at all shards,
+//! because every shard may have messages for them.
 //!
 //! Each front counts only its own subscriptions, so the router replaces the number in a confirmation.
 
@@ -16,7 +16,7 @@ use super::replies::{Replies, Wait};
 use super::route::{CLUSTERDOWN, CROSSSLOT, Command, Place, place};
 use super::slot::{SlotMap, slot_of};
 
-/// Consecutive confirmations that come from the same shard, or each from all shards.
+/// A number of consecutive confirmations that come from one shard, or each of them from all shards.
 struct Step {
     /// The shard; `None`: all shards.
     shard: Option<usize>,
@@ -36,8 +36,8 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// Notes that a command was sent to these shards. `places`: the shard that confirms each of its channels;
-    /// `None`: all shards confirm it.
+    /// Notes that a command was sent to these shards. `places`: for each of the command's channels, the shard that
+    /// confirms it; `None`: all shards confirm it.
     fn new(places: Vec<Option<usize>>, shards: Vec<usize>) -> Change {
         let mut steps: VecDeque<Step> = VecDeque::new();
         for shard in places {
@@ -71,7 +71,7 @@ impl Change {
         &self.shards
     }
 
-    /// Of all `shards`, returns the shard whose confirmation is next; `None`: no confirmation is missing.
+    /// Returns the shard, of all `shards`, whose confirmation is next; `None`: no confirmation is missing.
     pub(super) fn next(&mut self, shards: usize) -> Option<usize> {
         while let Some(step) = self.steps.front_mut() {
             if step.waiting.is_empty() {
@@ -87,7 +87,8 @@ impl Change {
         None
     }
 
-    /// Takes the confirmation of that shard. Returns the client's confirmation, if it is complete.
+    /// Takes the confirmation of the shard that [`Change::next`] returned. Returns the confirmation for the client, if
+    /// it is complete.
     pub(super) fn confirmed(
         &mut self,
         frame: Bytes,
@@ -139,7 +140,7 @@ impl Subscriptions {
         !(self.channels.is_empty() && self.patterns.is_empty() && self.sharded.is_empty())
     }
 
-    /// Returns the set that a confirmation of this kind is about.
+    /// Returns the set of names to which a confirmation of this kind belongs.
     fn of(&mut self, name: &[u8]) -> &mut BTreeSet<Bytes> {
         match name {
             [b'p', ..] => &mut self.patterns,
@@ -148,7 +149,8 @@ impl Subscriptions {
         }
     }
 
-    /// Returns a confirmation with the client's own number. Stores the shard's number in `subscribed`.
+    /// Returns a confirmation in which the shard's number of subscriptions is replaced by the client's number. Stores
+    /// the shard's number in `subscribed`.
     fn confirm(&mut self, frame: &[u8], subscribed: &mut [u64; 2]) -> Option<Bytes> {
         let [kind, channel, count] = read::elements(frame)?[..] else {
             return None;
@@ -182,7 +184,7 @@ impl Subscriptions {
     }
 }
 
-/// Returns the shard that sends a channel's messages; `None`: all shards send some.
+/// Returns the shard that sends a channel's messages; `None`: each shard may send messages.
 fn home_of(channel: &[u8], map: &SlotMap) -> Option<usize> {
     if channel.starts_with(b"__keyevent@") {
         return None;
@@ -212,7 +214,7 @@ impl Of {
         }
     }
 
-    /// Returns the shard that sends the messages for this name; `None`: all shards send some.
+    /// Returns the shard that sends the messages for this name; `None`: each shard may send messages.
     fn home_of(self, name: &[u8], common: &Common) -> Option<usize> {
         match self {
             Of::Channels => home_of(name, &common.map),
@@ -254,8 +256,8 @@ impl Subscriptions {
             }
         }
         if channels.is_empty() {
-            // Without names, the command is about all subscriptions. The subscriptions are known only when all earlier
-            // changes are confirmed.
+            // Without names, the command is about all subscriptions of the client. The client's subscriptions are known
+            // only when all earlier changes are confirmed.
             if replies.change_subscriptions() {
                 return Err(Stop::Later);
             }

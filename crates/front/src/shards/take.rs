@@ -1,4 +1,4 @@
-//! Takes the commands of a client, and sends each to its shard.
+//! Takes the commands of a client, and sends each command to its shard.
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, ProtocolError, Status, reply, write_command};
@@ -61,7 +61,7 @@ impl Client {
         );
         let mut answer = reply::error(&format!("ERR {error}"));
         if strange && !matches!(self.trust, Trust::Refused(_)) {
-            // The client may need no login.
+            // A front is asked, because the client may need no login.
             match self.probe() {
                 // The front cannot be asked.
                 Stop::Answered(error) | Stop::Own(error) => answer = error,
@@ -110,7 +110,8 @@ impl Client {
         Some(())
     }
 
-    /// Sends a command to its shard or answers it. Returns the source of its reply; `None`: it has no reply.
+    /// Sends a command to its shard or answers it. Returns the source of the command's reply; `None`: the command has
+    /// no reply.
     fn command(&mut self, command: &Command<'_>) -> Result<Option<Wait>, Stop> {
         let Command {
             arguments,
@@ -210,8 +211,8 @@ impl Client {
         self.backs.change_state(effect, frame)
     }
 
-    /// Carries out CLIENT REPLY in the router. Fronts never suppress replies, so each command has a reply to
-    /// wait for.
+    /// Carries out CLIENT REPLY in the router. The router never passes CLIENT REPLY to a front, so the front replies to
+    /// each command.
     fn reply(&mut self, arguments: &Arguments<'_>) -> Result<Option<Wait>, Stop> {
         let Some(replying) = self.replying.after(arguments) else {
             return Err(Stop::Own(reply::error(SYNTAX)));
@@ -228,7 +229,7 @@ impl Client {
         done.map(Some)
     }
 
-    /// Answers a command in the router, if the client is allowed to run commands.
+    /// Answers a command in the router itself, if the client is allowed to run commands.
     fn own(&mut self, answer: Bytes) -> Taken {
         if let Some(error) = self.trust.take_refusal() {
             return Ok(Wait::Ready(error));
@@ -240,7 +241,8 @@ impl Client {
         Ok(Wait::Ready(answer))
     }
 
-    /// Asks the first shard whether this client is allowed to run commands. The command waits, or is answered.
+    /// Asks the first shard whether this client is allowed to run commands. Until the shard has answered, the command
+    /// waits.
     fn probe(&mut self) -> Stop {
         if let Err(stop) = self.backs.ready(HOME) {
             return stop;

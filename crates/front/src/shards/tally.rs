@@ -9,7 +9,7 @@ use super::replies::Wait;
 use super::route::{CLUSTERDOWN, CROSSSLOT, TRYAGAIN};
 use crate::upstream::Time;
 
-/// Events of a router so far.
+/// Numbers of events since the router started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RouterCounters {
     /// Commands that went to one shard.
@@ -33,7 +33,7 @@ pub struct RouterCounters {
     /// Clients that were refused because the limit of clients was reached.
     pub refused: u64,
     /// Clients that were closed because they missed a deadline: for the TLS handshake, or after they had closed their
-    /// sending side. Clients that were closed so that another client could have a TLS handshake count, too.
+    /// sending side. The number includes clients that were closed so that another client could have a TLS handshake.
     pub late: u64,
     /// Number of changes of the map.
     pub maps: u64,
@@ -50,7 +50,7 @@ pub enum RouterClass {
 
 /// A turn of [`Router::run_observed`](super::Router::run_observed).
 pub struct RouterTurn<'a> {
-    /// Counts of events so far.
+    /// Numbers of events since the router started.
     pub counters: RouterCounters,
     /// Clients that are connected.
     pub clients: usize,
@@ -60,19 +60,19 @@ pub struct RouterTurn<'a> {
     pub unserved: usize,
     /// Slots that are moving.
     pub moving: usize,
-    /// Commands without a reply that were taken before the map was changed last.
+    /// Commands that were taken before the last change of the map and still have no reply.
     pub before_map: usize,
-    /// Class and duration, in nanoseconds, of each command whose reply was handed on in this turn.
+    /// Class and duration, in nanoseconds, of each command whose reply was sent to its client in this turn.
     pub took: &'a mut dyn Iterator<Item = (RouterClass, Time)>,
 }
 
-/// Counters of one loop, which all its clients share.
+/// Counters of one event loop, which all its clients share.
 #[derive(Default)]
 pub(super) struct Tally {
     counters: Cell<RouterCounters>,
     /// Time of this turn.
     now: Cell<Time>,
-    /// Commands are timed.
+    /// Whether commands are timed.
     is_timed: Cell<bool>,
     took: RefCell<Vec<(RouterClass, Time)>>,
 }
@@ -96,8 +96,8 @@ impl Tally {
         self.now.get()
     }
 
-    /// Takes out the list of durations of the commands that were answered since the last call. The caller gives the
-    /// list back with [`Self::put_back`], so that its memory is used again.
+    /// Takes out the list of durations of the commands that were answered since the last call. The caller returns the
+    /// list with [`Self::put_back`], so that the memory of the list is used again.
     pub(super) fn take_took(&self) -> Vec<(RouterClass, Time)> {
         self.took.take()
     }
@@ -114,7 +114,7 @@ impl Tally {
         self.counters.set(counters);
     }
 
-    /// Counts a command by the way in which it was handled.
+    /// Counts a command in the counter of the way in which it was handled.
     pub(super) fn note(&self, done: &Result<Option<Wait>, Stop>) {
         let answered = |counters: &mut RouterCounters, answer: &Bytes| {
             *match answer {

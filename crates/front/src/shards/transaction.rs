@@ -1,8 +1,8 @@
-//! MULTI … EXEC and WATCH. As in Redis Cluster, all keys must be of one slot (but for known gap G57).
+//! MULTI … EXEC and WATCH. As in Redis Cluster, all keys of a transaction must be of one slot (but for known gap G57).
 //!
-//! The first key decides the shard. Until the first key, commands go to the shard used last. If the first key belongs
-//! to another shard, MULTI and these commands are sent to that shard. The shard used before discards these commands; it
-//! has executed none of them.
+//! The first key decides the shard. Until the first key comes, the router sends the commands to the shard that the
+//! client used last. If the first key belongs to another shard, the router sends MULTI and all these commands to that
+//! shard. The shard that was used last discards its copy of the commands, of which it has executed none.
 
 use bytes::Bytes;
 use pmnet_resp::reply;
@@ -34,7 +34,7 @@ struct Transaction {
 
 /// Whether the shard of a transaction is decided.
 enum Stage {
-    /// The transaction has no key yet. The commands that were sent, and their length in bytes.
+    /// The transaction has no key yet. The value has the commands that were sent, and their length in bytes.
     Early(Vec<Vec<u8>>, usize),
     /// The transaction's first key is of this slot.
     Keyed(u16),
@@ -44,9 +44,9 @@ enum Stage {
 enum Fate {
     /// The command was sent to the shard, which queues or refuses it.
     Queued,
-    /// The router refused a command: EXEC gets this error.
+    /// The router refused a command. EXEC gets this error.
     Aborts(Bytes),
-    /// As `Aborts`, and the shard no longer has the transaction.
+    /// EXEC gets this error, and the shard no longer has the transaction.
     Lost(Bytes),
 }
 
@@ -80,7 +80,7 @@ impl Transaction {
         Ok(Wait::Ready(error))
     }
 
-    /// Makes sure that a shard takes commands. If the shard cannot take any, the transaction is lost.
+    /// Makes sure that a shard takes commands. If the shard takes no commands, the transaction is lost.
     fn ready(&mut self, shard: usize, backs: &mut Backs) -> Result<(), Stop> {
         let ready = backs.ready(shard);
         if let Err(Stop::Answered(_)) = ready {
@@ -167,7 +167,7 @@ impl Transaction {
         Ok(Wait::One(self.shard))
     }
 
-    /// Begins the transaction at the shard of its first key, which is not the present one.
+    /// Begins the transaction anew at the shard of its first key, because the client has used another shard until now.
     fn move_to(&mut self, slot: u16, shard: usize, backs: &mut Backs) -> Stop {
         if let Err(stop) = self.ready(shard, backs) {
             return stop;
@@ -184,7 +184,7 @@ impl Transaction {
         Stop::Later
     }
 
-    /// EXEC. With `abort`, the reply to EXEC is this error, and nothing is executed.
+    /// Handles EXEC. With `abort`, the reply to EXEC is this error, and the shard executes nothing.
     fn execute(&self, abort: Option<Bytes>, command: &Command<'_>, backs: &mut Backs) -> Taken {
         // The map may have changed since the first command with a key, or since WATCH.
         let slot = self.slot().or(self.watched);
@@ -230,7 +230,7 @@ impl Transactions {
             .take_if(|transaction| transaction.number == number);
     }
 
-    /// MULTI.
+    /// Handles MULTI.
     pub(super) fn begin(&mut self, command: &Command<'_>, backs: &mut Backs) -> Taken {
         let shard = self.watched.map_or(backs.last, |(_, shard)| shard);
         backs.forward(shard, command.frame)?;
@@ -282,7 +282,7 @@ impl Transactions {
         };
         let shard = command.server_of(slot).map_err(Stop::Own)?;
         if self.watched.is_some_and(|(_, own)| own != shard) {
-            // The slot has moved since the first WATCH, and the watch is at the old shard.
+            // The slot has moved since the first WATCH, and the first WATCH was sent to the old shard.
             return Err(Stop::Own(TRYAGAIN));
         }
         let wait = backs.forward(shard, command.frame)?;
@@ -334,7 +334,7 @@ mod tests {
         assert_eq!(fate(&transaction), ("aborts", &first[..]));
         transaction.lose();
         assert_eq!(fate(&transaction), ("lost", &first[..]));
-        // A lost transaction stays lost.
+        // A transaction that the shard no longer has stays lost after a further error.
         transaction.abort(second);
         transaction.lose();
         assert_eq!(fate(&transaction), ("lost", &first[..]));

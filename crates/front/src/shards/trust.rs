@@ -1,5 +1,5 @@
-//! The router's knowledge of a client's rights. The router has no users of its own: it asks the front of the
-//! first shard.
+//! The router's knowledge about a client's rights. The router has no users of its own: it asks the front of the first
+//! shard.
 
 use bytes::Bytes;
 
@@ -11,18 +11,18 @@ use crate::client::input::Sender;
 pub(super) enum Trust {
     /// Every client may do everything.
     Anyone,
-    /// The client has logged in, or need not.
+    /// The client has logged in, or need not log in.
     Known,
     /// A front must be asked.
     Unknown,
-    /// A front has been asked.
+    /// A front has been asked, and has not answered.
     Asked,
-    /// The client is not allowed to run commands: its command gets this error.
+    /// The client is not allowed to run commands. Its command gets this error.
     Refused(Bytes),
 }
 
 impl Trust {
-    /// Notes that the client has logged in, or need not.
+    /// Notes that the client has logged in, or need not log in.
     pub(super) fn learn(&mut self) {
         if *self != Trust::Anyone {
             *self = Trust::Known;

@@ -28,7 +28,7 @@ const BACKLOG: i32 = 1024;
 const ACCEPT_PAUSE: Time = 100_000_000;
 /// Time after which a lasting condition is logged again, in nanoseconds.
 const PATIENCE: Time = 10_000_000_000;
-/// Reason why a client's TLS handshake is given up for that of another host, or does not begin.
+/// Reason in the log why a client's TLS handshake is given up in favour of another host, or does not begin.
 const TOO_MANY_SHAKE: &str = "too many at a time";
 /// Reply to a client above the limit.
 const TOO_MANY: &[u8] = b"-ERR max number of clients reached\r\n";
@@ -38,12 +38,12 @@ const KEEPALIVE_RETRIES: u32 = 3;
 /// A listening socket, and the time of the next accept.
 pub(crate) struct Door {
     listener: TcpListener,
-    /// Clients may be waiting.
+    /// Whether clients may be waiting to be accepted.
     pub(crate) ready: bool,
     /// No client is accepted before this time.
     after: Time,
-    /// An open file, held in reserve. If the limit of open files is reached, the reserved file is closed so that the
-    /// next client can be accepted and told of the limit.
+    /// An open file, held in reserve. If the limit of open files is reached, the front closes this file, so that it can
+    /// accept the next client and send it an error.
     spare: Option<File>,
     tls: bool,
     too_many: Seldom,
@@ -51,7 +51,7 @@ pub(crate) struct Door {
     shaking: Seldom,
 }
 
-/// A repeated event, which is logged from time to time with its count.
+/// A repeated event. The event is logged from time to time, with the number of repetitions.
 #[derive(Default)]
 struct Seldom {
     count: u64,
@@ -72,7 +72,7 @@ impl Seldom {
 }
 
 impl Door {
-    /// Opens the listening socket. `tls`: clients speak TLS, so an error in plain text is of no use to the clients.
+    /// Opens the listening socket. `tls`: clients speak TLS, so they cannot read an error in plain text.
     pub(crate) fn open(address: SocketAddr, tls: bool) -> Result<Door, FrontError> {
         let listen = |source| FrontError::Listen { address, source };
         Ok(Door {
@@ -95,7 +95,7 @@ impl Door {
         self.listener.local_addr()
     }
 
-    /// Returns the time of the next accept; `None`: when a client connects.
+    /// Returns the time of the next accept; `None`: no client is waiting.
     pub(crate) fn due(&self) -> Option<Time> {
         self.ready.then_some(self.after)
     }
@@ -104,7 +104,7 @@ impl Door {
         self.due().is_some_and(|due| now >= due)
     }
 
-    /// Accepts a bounded number of waiting clients, if it is time.
+    /// Accepts a bounded number of waiting clients, unless the pause after a failure is not over.
     pub(crate) fn accept(&mut self, now: Time) -> Vec<(TcpStream, SocketAddr)> {
         let mut came = Vec::new();
         if !self.is_due(now) {
@@ -139,15 +139,15 @@ impl Door {
         came
     }
 
-    /// No file is left for the waiting client. Closes the file that is held in reserve, accepts the client and sends it
-    /// an error. Returns whether the client was turned away.
+    /// Turns a waiting client away, because the process has no file left for it. Closes the file that is held in
+    /// reserve, accepts the client and sends it an error. Returns whether the client was turned away.
     fn refuse_one(&mut self) -> bool {
         if self.spare.take().is_none() {
             self.spare = File::open(SPARE).ok();
             return false;
         }
         let refused = self.listener.accept().map(|(stream, _)| {
-            // A client that has disconnected needs no answer.
+            // A client that has already disconnected needs no answer.
             let _ = turn_away(stream, self.tls);
         });
         self.spare = File::open(SPARE).ok();
@@ -195,7 +195,7 @@ fn is_out_of_files(error: &std::io::Error) -> bool {
 /// Files that a front needs besides those of its clients: its connections to the store and its replicas, and
 /// its sockets.
 const FILES_OF_A_FRONT: u64 = 64;
-/// Of this many open files, a front may use one for a connection that is logged in as a user. A front has at most
+/// One in this many open files may be a front's connection that is logged in as a user. A front has at most
 /// [`WITNESSES_MAX`] such connections.
 const FILES_PER_WITNESS: u64 = 8;
 /// Files of a client: its own connection, and one to the store.
@@ -203,9 +203,9 @@ const FILES_OF_A_CLIENT: u64 = 2;
 /// Files of a router's client for each shard: both sockets of a pair, and the connection to the store.
 const FILES_IN_A_SHARD: u64 = 3;
 
-/// Returns the number of clients that a process with at most `files` open files can serve. This includes all
-/// connections that each client's commands may need (`WATCH`, `BLPOP`). `shards`: number of shards with a router; 0: no
-/// router.
+/// Returns the number of clients that a process with at most `files` open files can serve. This number allows for all
+/// connections that each client's commands may need (`WATCH`, `BLPOP`). `shards`: the number of shards of a router; 0:
+/// there is no router.
 #[must_use]
 pub fn clients_within(files: u64, shards: usize) -> usize {
     let shards = u64::try_from(shards).unwrap_or(u64::MAX);
@@ -311,7 +311,7 @@ impl<U: Upstream> Front<U> {
     pub(super) fn tls_failed(&mut self, why: &str) {
         self.shared.counters.tls_failed += 1;
         let total = self.shared.counters.tls_failed;
-        // Logged at counts that are powers of two, so that many failures do not flood the log.
+        // The failure is logged at counts that are powers of two, so that many failures do not flood the log.
         if total.is_power_of_two() {
             tracing::warn!(total, why, "PM3305 no TLS with a client");
         }
@@ -361,7 +361,7 @@ pub(crate) fn welcome(
     Wire::accepted(stream, tls)
 }
 
-/// Makes the operating system check a client that has been silent for `after`. As with Redis, the operating system
+/// Makes the operating system probe a client that has been silent for `after`. As with Redis, the operating system
 /// sends three probes, at intervals of a third of `after`.
 fn keep_alive(socket: &SockRef<'_>, after: Option<Duration>) -> std::io::Result<()> {
     let Some(after) = after else {

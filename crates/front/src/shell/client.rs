@@ -1,4 +1,4 @@
-//! The sockets of one client: its own, and its connection to the store if it has one.
+//! The sockets of one client: its own socket, and its connection to the store if it has one.
 
 use super::lingering::Lingering;
 use super::socket::{Ended, Socket, Unwritten};
@@ -12,21 +12,21 @@ use crate::upstream::{SessionHandle, Time};
 pub(super) struct Client {
     pub(super) connection: Connection,
     pub(super) socket: Socket,
-    /// End of the time for the TLS handshake, if it is still under way.
+    /// The time by which the TLS handshake must end, if the handshake is still under way.
     pub(super) handshake: Option<Time>,
-    /// The connection has ended with an error. Further input is discarded.
+    /// `Some`: the connection has ended with an error, and further input is discarded.
     pub(super) lingering: Option<Lingering>,
-    /// The sending side of the client's socket is closed.
+    /// Whether the sending side of the client's socket is closed.
     pub(super) shut: bool,
     /// The output that the client has left unread.
     pub(super) unread: Unread,
     pub(super) direct: Option<DirectSocket>,
     /// Session by which the front finds this client.
     pub(super) session: Option<SessionHandle>,
-    /// The client is in the list of clients that the endpoint refused.
+    /// Whether the client is in the list of clients whose calls the endpoint refused.
     pub(super) waiting: bool,
-    /// The client was taken from the list of clients that the endpoint refused. A client that does not need the
-    /// endpoint passes its turn to the next client.
+    /// Whether the client was taken from the list of clients whose calls the endpoint refused. If such a client does
+    /// not need the endpoint, it passes its turn to the next client of the list.
     pub(super) woken: bool,
     /// The change of the client's subscriptions that is under way.
     pub(super) subscribing: Option<Change>,
@@ -34,7 +34,7 @@ pub(super) struct Client {
     pub(super) ticket: Option<u64>,
     /// Bytes of this client that count towards the bound for clients that still have to log in.
     pub(super) stranger_bytes: usize,
-    /// The client is in the list of clients that must be written to.
+    /// Whether the client is in the list of clients that must be written to.
     pub(super) dirty: bool,
 }
 
@@ -73,7 +73,7 @@ impl Unwritten for Connection {
     }
 }
 
-/// The bytes for a client's own connection to the store.
+/// The bytes that one client's own connection sends to the store.
 struct ToStore<'a>(&'a mut Connection);
 
 impl Unwritten for ToStore<'_> {
@@ -98,7 +98,7 @@ impl Client {
                 Ok(None) => break,
                 Ok(Some(count)) => count,
                 Err(Ended::Closed) => {
-                    // A client that has closed its sending side may still read the error.
+                    // The client can still read the error, although it has closed its sending side.
                     let finished = self.connection.unwritten().is_empty();
                     return match self.lingering {
                         Some(_) if finished => Transfer::Broken("finished".into()),
@@ -119,8 +119,7 @@ impl Client {
         Transfer::Done
     }
 
-    /// Whether the front must wait for the client to close. To be called when everything is answered and
-    /// written.
+    /// Whether the front must wait for the client to close. Must be called when everything is answered and written.
     pub(super) fn lingers(&mut self, now: Time) -> bool {
         if !self.connection.is_cut_off() {
             return false;
@@ -146,7 +145,7 @@ impl Client {
         }
     }
 
-    /// Whether the time for reading the error is over.
+    /// Whether the time in which the client may read the error is over.
     pub(super) fn overstays(&self, now: Time) -> bool {
         let lingering = self.lingering.as_ref();
         lingering.is_some_and(|lingering| lingering.is_over(now))

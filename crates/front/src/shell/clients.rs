@@ -78,7 +78,7 @@ impl<U: Upstream> Front<U> {
     }
 
     /// Closes the clients for which `wanted` returns true. The client at `own` is closed after it has its reply.
-    /// Returns the number of these clients.
+    /// Returns the number of closed clients.
     fn kill(&mut self, own: usize, wanted: impl Fn(usize, &Client, &Shared) -> bool) -> usize {
         let mut count = 0;
         for index in self.clients.indices() {

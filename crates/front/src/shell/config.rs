@@ -29,7 +29,7 @@ pub struct FrontConfig {
     pub call_timeout: Duration,
     /// Address of the store for pass-through connections; `None`: the server names it.
     pub direct: Option<String>,
-    /// Password for `direct`. This password replaces a password in the address.
+    /// Password for `direct`. If the address has a password too, this password replaces it.
     pub direct_password: Option<Secret>,
     /// Further commands to acknowledge early (`--assume-ok`).
     pub assume_ok: Vec<String>,
@@ -40,8 +40,8 @@ pub struct FrontConfig {
     /// Bytes of replies that one client may leave unread. Above this bound, no further command is taken from the
     /// client. A client that then reads nothing for a second is closed.
     pub unread_max: usize,
-    /// Bytes of replies that all clients together may leave unread. Above this, the client with the most
-    /// unread bytes is closed.
+    /// Bytes of replies that all clients together may leave unread. Above this bound, the front closes the client with
+    /// the most unread bytes.
     pub unread_total_max: usize,
     /// The clients that may use the front, and their rights.
     pub access: Access,
@@ -57,12 +57,12 @@ pub struct FrontConfig {
 /// The sources that may answer commands that only read, apart from bypasses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cache {
-    /// The head device answers with an update that the store may not have yet. Otherwise the front reads from
-    /// the store directly, if the store is as fresh as the head requires.
+    /// The head device answers with an update that the store may not have applied yet. If the head has no such update,
+    /// the front reads from the store directly, provided that the store is as fresh as the head requires.
     #[default]
     Pending,
-    /// As `Pending`, and the head also answers with updates that the store already has, while its log keeps
-    /// them. This is correct only if every program that writes uses pmnet.
+    /// As `Pending`. In addition, the head answers with updates that the store has applied, while the head's log keeps
+    /// them. This setting is correct only if every program that writes uses pmnet.
     Log,
     /// Reads use neither the head nor direct connections: each read is a bypass, unless its pipeline has just set the
     /// key (reads.md §6).
@@ -104,7 +104,7 @@ pub enum FrontError {
         /// The error of the operating system.
         source: std::io::Error,
     },
-    /// An `--assume-ok` command cannot be assumed to succeed.
+    /// A command of `--assume-ok` cannot be acknowledged early.
     #[error(transparent)]
     Assume(#[from] AssumeError),
     /// The address of the store is unusable.

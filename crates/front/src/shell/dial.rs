@@ -1,5 +1,5 @@
-//! The front's own connections to Redis, with their sockets: when they are made, when they are made again,
-//! and when they have been silent for too long.
+//! The front's own connections to Redis, with their sockets: when a connection is made, when it is made again, and when
+//! it has been silent for too long.
 
 use std::net::SocketAddr;
 
@@ -45,7 +45,7 @@ impl<L: Unwritten> Dialed<L> {
         self.socket.write(&mut self.line)
     }
 
-    /// Hands received bytes to `take` in parts, until about `most` bytes were read.
+    /// Gives received bytes to `take` in parts, until about `most` bytes were read.
     pub(super) fn receive<E: From<Ended>>(
         &mut self,
         scratch: &mut [u8],
@@ -67,7 +67,7 @@ impl<L: Unwritten> Dialed<L> {
 pub(super) struct Patience {
     /// Longest silence of Redis.
     silence: Time,
-    /// When Redis last sent something, or could first have answered.
+    /// The time when Redis last sent something, or when Redis could first have answered.
     heard: Time,
     /// Pause before a lost connection is made again. The pause grows with each loss, up to `pause_max`.
     pause: Time,
@@ -90,7 +90,7 @@ impl Patience {
         }
     }
 
-    /// Returns these settings with a pause that doubles with each loss, up to `pause_max`.
+    /// Returns these settings with another bound of the pause, which doubles with each loss.
     pub(super) fn with_pause_max(self, pause_max: Time) -> Patience {
         Patience { pause_max, ..self }
     }
@@ -133,14 +133,15 @@ impl Patience {
         self.connect_after = time;
     }
 
-    /// Notes that the connection was useful: the pause starts from its first value again.
+    /// Notes that the connection was useful, so that the next pause has its first length again.
     pub(super) fn prove(&mut self) {
         self.pause = PAUSE;
     }
 }
 
-/// Whether a connection to `address` leads to another store than the server's. `run_id` is the process at its
-/// other end, if known. `replica`: the connection is to this replica of the store.
+/// Whether a connection to `address` leads to another store than the server's. `run_id`: the process at the
+/// connection's other end, if known. `replica`: the replica of the store to which the connection should lead, if it
+/// should lead to a replica.
 pub(super) fn leads_astray(
     address: SocketAddr,
     run_id: Option<&str>,

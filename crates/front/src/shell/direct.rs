@@ -14,8 +14,8 @@ use crate::upstream::{Time, Upstream};
 
 /// Maximum time for connecting to the store, in nanoseconds.
 const CONNECT_TIMEOUT: Time = 5_000_000_000;
-/// Time of silence after which the operating system checks that the store's machine still has the connection.
-/// A store that answers no client is noticed earlier.
+/// Time of silence after which the operating system checks that the store's machine still has the connection. If the
+/// store answers no client at all, the front notices this earlier.
 const DIRECT_KEEPALIVE: Duration = Duration::from_secs(60);
 
 impl<U: Upstream> Front<U> {
@@ -24,7 +24,7 @@ impl<U: Upstream> Front<U> {
         let Some(client) = self.clients.get_mut(index) else {
             return;
         };
-        // Bytes of an earlier socket would belong to another state.
+        // The bytes of an earlier socket belong to an earlier state of the connection.
         client.direct = None;
         let Some((_, address)) = target else {
             return;

@@ -1,8 +1,8 @@
-//! Clients that a router hands over (`router`), for a front without a listener.
+//! The entrance for clients that a router hands to a front without a listener.
 //!
-//! Invariant: a client is in the queue before the front is woken, and a wake-up of a loop that does not sleep
-//! is kept for its next sleep. The number of the router's clients bounds the queue: each client is in it at
-//! most once for each front.
+//! Invariant: a client is put into the queue before the front is woken. If the loop does not sleep, the wake-up ends
+//! its next sleep. Each client is in the queue at most once for each front, so the number of the router's clients
+//! bounds the queue.
 
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
@@ -79,17 +79,17 @@ impl Entrance {
         self.shelf.take()
     }
 
-    /// Hands a client over. If the front has ended, its socket of the pair is closed.
+    /// Hands a client to the front. If the front has ended, the front's socket of the pair is closed.
     pub(crate) fn hand_over(&self, client: Handed) {
         if self.sender.send(client).is_ok() {
-            // Fails only if the loop has already ended.
+            // Waking fails only if the loop has already ended.
             let _ = self.waker.wake();
         }
     }
 }
 
 impl<U: Upstream> Front<U> {
-    /// Accepts the clients that were handed over.
+    /// Accepts the clients that a router has given to this front.
     pub(super) fn take_handed(&mut self) {
         let Some(handed) = &self.handed else {
             return;

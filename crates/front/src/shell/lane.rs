@@ -1,7 +1,7 @@
 //! One of the front's own connections to Redis, with its socket. On this connection the front asks questions about
-//! users, one after the other.
+//! users, each after the answer to the previous question.
 //!
-//! The connection is made when there is a question, and made again shortly after it was lost.
+//! The connection is made when there is a question. After a loss it is made again after a short pause.
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -29,7 +29,7 @@ pub(super) struct Lane {
     /// Questions to be asked, oldest first.
     pub(super) queue: VecDeque<Ask>,
     patience: Patience,
-    /// Why the last connection ended, until the front has handled that.
+    /// The reason why the last connection ended, until the front has handled the end.
     pub(super) broken: Option<Broken>,
 }
 
@@ -101,7 +101,7 @@ impl Lane {
         }
     }
 
-    /// Calls take this long at most from now on.
+    /// Sets the longest time of a call, from which the longest silence of Redis follows.
     pub(super) fn set_call_timeout(&mut self, call_timeout: Time) {
         self.patience.set_silence(silence(call_timeout));
     }
@@ -201,8 +201,8 @@ impl Lane {
     }
 
     /// Ends the connection and answers the questions with an error. If Redis has closed the connection, each client's
-    /// question is asked once more: Redis closes a connection when it deletes the connection's user. The connection's
-    /// user may differ from the user that the question is about.
+    /// question is asked once more, because Redis closes a connection when it deletes the connection's user. The
+    /// connection's user may be another user than the one about whom the client asks.
     pub(super) fn give_up(&mut self, broken: Broken, now: Time, answers: &mut Vec<(Ask, Bytes)>) {
         let asked = self.open.take().map(|open| open.line.end());
         self.patience.lose(now);

@@ -1,9 +1,9 @@
 //! Asks the store for its commands, through the pmnet server, once for each store process.
 //!
-//! The server is connected to the store on which commands run, even if this front cannot reach that store.
-//! The question is a read, on the session that asks for the store's name. Until the question is answered, the compiled
-//! table counts, and a command that the table does not have is a write after a barrier. Bounded: one question at a
-//! time, and one for unknown commands every [`AGAIN_AFTER`].
+//! The server is connected to the store on which commands run, so the question reaches this store even if the front
+//! cannot. The question is a read, on the session that asks for the store's name. Until the store has answered, the
+//! front uses the compiled table. A command that the table does not have is a write after a barrier. Bounded: one
+//! question is under way at a time, and unknown commands cause at most one question in [`AGAIN_AFTER`].
 
 use bytes::Bytes;
 use pmnet_resp::{Scanner, write_command};
@@ -15,9 +15,9 @@ use crate::store::identity::run_id_of;
 use crate::table::Learned;
 use crate::upstream::{Call, CallId, Calls, Outcome, Refused, Time, Upstream};
 
-/// Time until the next question after an unusable answer, in nanoseconds.
+/// Nanoseconds from an unusable answer to the next question.
 const RETRY_AFTER: Time = 1_000_000_000;
-/// Time between two questions because of unknown commands, in nanoseconds.
+/// Nanoseconds between two questions that unknown commands cause.
 const AGAIN_AFTER: Time = 3_000_000_000;
 
 /// The question for the store's commands, and the time of the next question.
@@ -28,9 +28,9 @@ pub(super) struct Learning {
     after: Time,
     /// Earliest time of the next question that is asked because of unknown commands.
     again_after: Time,
-    /// A client has sent a command that the table does not have.
+    /// Whether a client has sent a command that the table does not have.
     pub(super) wanted: bool,
-    /// The warning that the store's answer is unusable was logged.
+    /// Whether the warning that the store's answer is unusable was logged.
     warned: bool,
 }
 

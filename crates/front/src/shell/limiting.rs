@@ -10,16 +10,15 @@ use crate::upstream::Upstream;
 /// The limits that can be changed while the front runs. [`FrontConfig`] explains each limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// A new value counts for clients that connect later. Clients above this number that are connected already stay
-    /// connected.
+    /// A new value applies to clients that connect later. Clients that are already connected stay connected.
     pub connections_max: usize,
-    /// A new value counts for later commands. A command that was already sent keeps its deadline.
+    /// A new value applies to commands that are sent later. A command that was already sent keeps its deadline.
     pub call_timeout: Duration,
-    /// A new value counts from the client's next turn on.
+    /// A new value applies from the client's next turn on.
     pub unread_max: usize,
-    /// A new value counts from the loop's next turn on.
+    /// A new value applies from the loop's next turn on.
     pub unread_total_max: usize,
-    /// A new value counts for connections that are accepted later.
+    /// A new value applies to connections that are accepted later.
     pub keepalive: Option<Duration>,
 }
 
@@ -37,7 +36,7 @@ impl FrontConfig {
     }
 }
 
-/// The handle that changes a loop's limits, and the end at which the loop reads them.
+/// The handle that changes a loop's limits, and the side from which the loop reads them.
 pub(crate) struct Limiting {
     newest: Latest<Limits>,
     seen: Latter<Limits>,
@@ -67,7 +66,7 @@ impl<U: Upstream> Front<U> {
         self.limiting.newest()
     }
 
-    /// If the limits have changed, applies the new limits.
+    /// Applies the new limits, if the limits have changed.
     pub(super) fn take_limits(&mut self) {
         let Some(limits) = self.limiting.take() else {
             return;

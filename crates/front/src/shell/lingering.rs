@@ -10,7 +10,7 @@ const BYTES_MAX: usize = 512 * 1024 * 1024;
 /// The longest time for which a client may continue to send, in nanoseconds.
 const TIMEOUT: Time = 10_000_000_000;
 
-/// The bytes and the time that a lingering client has left.
+/// The number of bytes and the time for which a lingering client may still send.
 pub(crate) struct Lingering {
     left: usize,
     until: Time,
@@ -30,13 +30,13 @@ impl Lingering {
         self.until = now.saturating_add(TIMEOUT);
     }
 
-    /// Counts discarded bytes; `None` if there are too many.
+    /// Counts discarded bytes; returns `None` if there are too many.
     pub(crate) fn throw_away(&mut self, count: usize) -> Option<()> {
         self.left = self.left.checked_sub(count)?;
         Some(())
     }
 
-    /// Whether the time is over.
+    /// Whether the client's time is over.
     pub(crate) fn is_over(&self, now: Time) -> bool {
         now >= self.until
     }

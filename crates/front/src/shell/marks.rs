@@ -1,9 +1,9 @@
-//! The front's mark. The mark tells the head that a command which passes no device may change the store
+//! The front's mark. The mark tells the head that commands which pass no device may change the store
 //! (`docs/spec/reads.md` §5).
 //!
-//! While a mark is open, the head answers no READ with an update of its log, because a passed command may
-//! have changed the key since. One mark serves all clients. The mark is opened before the first client passes a command
-//! that may change the store, and ended some time after the last such command.
+//! While a mark is open, the head answers no READ with an update of its log, because a passed command may have changed
+//! the key since. One mark serves all clients. The front opens the mark before the first client passes a command that
+//! may change the store, and ends it some time after the last such command.
 //!
 //! The head ends a session that has been silent for long. So the front confirms the mark from time to time,
 //! by a barrier in the mark's session. If the confirmation does not succeed in time, or the mark is closed, all
@@ -20,19 +20,19 @@ const LOOK_EVERY: Time = 500_000_000;
 /// Time for which the mark is kept when no client needs it, in nanoseconds. A client that passes one command often
 /// passes another.
 const KEPT: Time = 1_000_000_000;
-/// Time for which the mark is kept after a passed command got no answer, in nanoseconds. The command may still be in
-/// the store's socket.
+/// Time for which the mark is kept after a passed command got no answer, in nanoseconds. Redis may still have to read
+/// the command from its socket.
 const KEPT_UNANSWERED: Time = 60_000_000_000;
-/// Interval of the confirmations, in nanoseconds.
+/// Interval of the confirmations of an open mark, in nanoseconds.
 const CONFIRM_EVERY: Time = 60_000_000_000;
-/// Largest age of the last confirmation, in nanoseconds. The age is half of the time after which a head ends a silent
-/// session.
+/// Largest age of the last confirmation, in nanoseconds. If the last confirmation is older, the mark counts as lost.
+/// This age is half of the time after which a head ends a silent session.
 const CONFIRMED_FOR: Time = 300_000_000_000;
 
 /// The state of the mark.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
-    /// A client needs the mark.
+    /// Whether a client needs the mark.
     pub(super) wanted: bool,
     session: Option<SessionHandle>,
     /// The mark is kept at least until this time.
@@ -49,11 +49,11 @@ pub(super) struct Marks {
 /// The facts that decide whether the mark is still needed.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
-    /// The mark is open.
+    /// Whether the mark is open.
     open: bool,
-    /// A command passes under the mark.
+    /// Whether a command passes under the mark.
     needed: bool,
-    /// A command that passed under the mark got no answer.
+    /// Whether a command that passed under the mark got no answer.
     unanswered: bool,
 }
 
@@ -63,7 +63,7 @@ enum Due {
     Nothing,
     Confirm,
     End,
-    /// The mark may be closed at the head, although the front has received no message about that.
+    /// The head may have closed the mark without the front's knowledge.
     Lost,
 }
 
@@ -80,7 +80,7 @@ impl Marks {
         };
     }
 
-    /// Checks the mark. Returns what must be done now.
+    /// Checks the mark. Returns what the front must do now.
     fn look(&mut self, now: Time, seen: Seen) -> Due {
         self.next_look = self.session.map(|_| now.saturating_add(LOOK_EVERY));
         if seen.needed {
@@ -177,7 +177,7 @@ impl<U: Upstream> Front<U> {
                 self.marks.asked = Some((call, now));
                 self.marks.asked_last = now;
             }
-            // The next check asks again.
+            // The next check asks for the confirmation again.
             Err(error) => tracing::debug!(%error, "the mark cannot be confirmed now"),
         }
     }
@@ -193,14 +193,14 @@ impl<U: Upstream> Front<U> {
             .enqueue_if(|client| client.connection.needs_mark());
     }
 
-    /// If the session is the mark's, takes the outcome of the call.
+    /// If the call belongs to the mark's session, takes the outcome of the call.
     pub(super) fn mark_done(&mut self, session: SessionHandle, call: CallId, outcome: &Outcome) {
         if self.marks.session == Some(session) {
             self.marks.done(call, outcome);
         }
     }
 
-    /// If the session is the mark's, notes that it was closed.
+    /// If the mark's session was closed, notes that the mark is lost.
     pub(super) fn mark_closed(&mut self, session: SessionHandle) {
         if self.marks.session == Some(session) {
             tracing::debug!("the mark was closed: what is passed through ends");
@@ -208,8 +208,8 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// Leaves the mark when the front ends and all clients are closed. If the mark is still needed then, the
-    /// head ends it after a long silence.
+    /// Leaves the mark when the front ends and all clients are closed. If a command still needs the mark then, the head
+    /// ends the mark after a long silence.
     pub(super) fn leave_marks(&mut self) {
         let now = self.shared.now;
         if let Some(session) = self.marks.session

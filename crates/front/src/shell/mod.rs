@@ -1,10 +1,10 @@
 //! The event loop of the front: one thread, one listener, its clients, one endpoint.
 //!
-//! Purpose: moves bytes between sockets and [`Connection`](crate::client::Connection)s, and calls between
-//! connections and the endpoint. The loop works in turns: it reads from all ready sockets, submits all commands, sends
-//! once, and writes to each client once. After activity the loop polls without sleeping for some time (`spin`), because
-//! waking up costs more than a command. An idle loop sleeps until something arrives or a timer of the endpoint is due.
-//! Invariants: bounded work for each client in a turn; at most `connections_max` clients.
+//! Purpose: moves bytes between sockets and [`Connection`](crate::client::Connection)s, and calls between connections
+//! and the endpoint. The loop works in turns: it reads from all ready sockets, submits all commands, sends once, and
+//! writes to each client once. After activity the loop polls without sleeping for some time (`spin`), because waking up
+//! costs more than a command. An idle loop sleeps until something arrives, or until a timer of the endpoint is due.
+//! Invariants: the work for each client in a turn is bounded; there are at most `connections_max` clients.
 
 pub(crate) mod accept;
 mod client;
@@ -102,7 +102,7 @@ const FIRST_WITNESS: usize = FIRST_REPLICA + REPLICA_TOKENS;
 /// First token of client 0. Each client has two tokens: one for its own socket, the next for its socket to
 /// the store.
 const FIRST_CLIENT: usize = FIRST_WITNESS + WITNESSES_MAX;
-/// Events taken from the operating system at once.
+/// Maximum number of events taken from the operating system at once.
 const EVENTS_MAX: usize = 1024;
 /// Bytes of the buffer into which all sockets are read.
 const SCRATCH_BYTES: usize = 64 * 1024;
@@ -111,14 +111,14 @@ pub struct Front<U> {
     up: Watched<U>,
     shared: Shared,
     poll: Poll,
-    /// The listener. `None`: a router hands clients over.
+    /// The listener. `None`: a router hands clients to this front.
     door: Option<Door>,
     handed: Option<Receiver<Handed>>,
-    /// Place for the commands that the front has learned, until the router takes them.
+    /// The place where the front puts the commands that it has learned, until the router takes them.
     shelf: Option<Arc<Shelf>>,
     stopper: Stopper,
     mover: DirectMover,
-    /// The operator has given the store's address.
+    /// Whether the operator has given the store's address.
     fixed: bool,
     pace: Pace,
     connections_max: usize,
@@ -126,8 +126,8 @@ pub struct Front<U> {
     clients: Seats<Client>,
     sessions: FxHashMap<SessionHandle, usize>,
     dirty: Vec<usize>,
-    /// Clients whose command the busy endpoint refused, oldest first. Each client is in the list once; some of the
-    /// clients may have disconnected.
+    /// Clients whose command the busy endpoint refused, oldest first. Each client is in the list at most once. Some of
+    /// these clients may have disconnected.
     busy: VecDeque<usize>,
     /// Connect deadlines of connections to the store: time, client, serial; in order of time.
     connecting: VecDeque<(Time, usize, u64)>,
@@ -143,16 +143,16 @@ pub struct Front<U> {
     /// The clients that have asked the head, by call.
     asked: FxHashMap<CallId, usize>,
     clients_ever: u64,
-    /// Clients whose next command must follow changes of subscriptions. Some of the clients may have disconnected.
+    /// Clients whose next command must follow changes of subscriptions. Some of these clients may have disconnected.
     behind_subscriptions: BTreeSet<usize>,
     unread: UnreadOfAll,
     /// Bytes sent by clients that still have to log in, beyond what each may send in any case.
     strangers_bytes: usize,
-    /// The server's side of TLS; `None`: clients connect without it.
+    /// The server's side of TLS; `None`: clients connect without TLS.
     tls: Option<ServerTls>,
     keepalive: Option<Duration>,
     pulse: Arc<Pulse>,
-    /// Silent devices are not asked again before this time.
+    /// Time before which the front asks silent devices no further question.
     ask_again_at: Time,
     shaking: Shaking,
     scratch: Vec<u8>,
@@ -171,9 +171,9 @@ impl<U: Upstream> Front<U> {
         Ok(front)
     }
 
-    /// Makes a front that does not listen: a router hands its clients over, after it has counted them and
-    /// completed their TLS handshakes. The settings for listening, for the number of clients and for TLS have
-    /// no effect in this front.
+    /// Makes a front that does not listen. A router hands clients to this front after it has counted them and completed
+    /// their TLS handshakes. The settings for listening, for the number of clients and for TLS have no effect in this
+    /// front.
     ///
     /// # Errors
     /// [`FrontError`], which says what to do.
@@ -280,9 +280,9 @@ impl<U: Upstream> Front<U> {
         self.run_turns(|_| ())
     }
 
-    /// Serves as [`Front::run`] does, with an observer. `observe` is called once a turn, at the end of the
-    /// turn. For the observer, calls are timed. Devices that do not answer are asked again, even without
-    /// requests of clients, so the observer sees when they answer again.
+    /// Serves like [`Front::run`], with an observer. The front calls `observe` once a turn, at the end of the turn.
+    /// Calls are timed for the observer. Devices that do not answer are asked repeatedly even if no client needs them,
+    /// so the observer sees when they answer again.
     ///
     /// # Errors
     /// The errors of [`Front::run`].
@@ -455,7 +455,7 @@ impl<U: Upstream> Front<U> {
         }
         let mut again = turn == Turn::More;
         if woken && turn != Turn::Busy {
-            // A free place in the endpoint was the reason to wake the client, but the client may not have used it.
+            // The client was woken because the endpoint had a free place, but the client may not have used the place.
             self.wake_waiting();
         }
         self.note_stranger(index);
@@ -477,7 +477,7 @@ impl<U: Upstream> Front<U> {
         self.mark_dirty(index);
     }
 
-    /// Hands the endpoint's events to the connections.
+    /// Gives the endpoint's events to the connections.
     fn take_events(&mut self) {
         while let Some(event) = self.up.poll_event() {
             let index = match event {
@@ -516,7 +516,7 @@ impl<U: Upstream> Front<U> {
                     continue;
                 }
                 Event::SessionClosed { session, reason } => {
-                    // The session's calls are over, too.
+                    // The outstanding calls of the closed session are over, too, and have freed their places.
                     self.wake_waiting();
                     let Some(index) = self.sessions.remove(&session) else {
                         self.mark_closed(session);

@@ -1,4 +1,5 @@
-//! Follows the address of the Redis of `--direct`, if `--direct` gives a name. The address of a name may change.
+//! Follows the address of the Redis of `--direct`, if `--direct` gives a name. The name may resolve to another address
+//! later.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +10,8 @@ use super::Front;
 use crate::store::StoreAddress;
 use crate::upstream::Upstream;
 
-/// Gives a running front new addresses of the Redis of `--direct`; without `--direct` it has no effect.
+/// A handle that gives a running front new addresses of the Redis of `--direct`. Without `--direct` the handle has no
+/// effect.
 #[derive(Clone)]
 pub struct DirectMover {
     places: Arc<Mutex<Vec<SocketAddr>>>,
@@ -24,11 +26,11 @@ impl DirectMover {
         }
     }
 
-    /// Notes the present addresses of the name. If the front uses another address, it changes to the first
+    /// Notes the addresses to which the name resolves now. If the front uses another address, it changes to the first
     /// address of the list. Connections to the old address are closed at their next use.
     pub fn moved(&self, addresses: Vec<SocketAddr>) {
         *self.places.lock().unwrap_or_else(PoisonError::into_inner) = addresses;
-        // Fails only if the front has already ended.
+        // Waking fails only if the front has already ended.
         let _ = self.waker.wake();
     }
 }

@@ -8,9 +8,9 @@ use super::{Class, Front};
 
 /// The state at the end of a turn of [`Front::run_observed`].
 pub struct FrontTurn<'a> {
-    /// Counts of events so far.
+    /// Numbers of events since the start of the front.
     pub counters: Counters,
-    /// Counts of events of the endpoint so far.
+    /// Numbers of the endpoint's events since the start of the front.
     pub upstream: UpstreamCounters,
     /// Number of connected clients.
     pub clients: usize,
@@ -20,7 +20,7 @@ pub struct FrontTurn<'a> {
     pub sessions: usize,
     /// Number of copies that the last commit named; 0: there was no commit yet.
     pub copies: u8,
-    /// Time for which calls were outstanding and no answer came, in nanoseconds.
+    /// Time for which calls have been outstanding without any answer, in nanoseconds.
     pub unanswered: Time,
     /// Class and duration, in nanoseconds, of each call that has ended in this turn.
     pub took: &'a mut dyn Iterator<Item = (Class, Time)>,
@@ -30,7 +30,7 @@ pub struct FrontTurn<'a> {
 const ASK_AGAIN: Time = 1_000_000_000;
 
 impl<U: Upstream> Front<U> {
-    /// Asks devices that do not answer again.
+    /// Asks devices again that do not answer.
     pub(super) fn ask_again(&mut self) {
         let now = self.shared.now;
         if self.next_asking_again().is_some_and(|due| due <= now) {
@@ -39,7 +39,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// Returns the time of the next question whether the devices answer; `None`: the devices answer, or there is no
+    /// Returns the time of the next question to devices that do not answer; `None`: the devices answer, or there is no
     /// observer.
     pub(super) fn next_asking_again(&self) -> Option<Time> {
         let since = self.up.unanswered_since();
@@ -47,7 +47,7 @@ impl<U: Upstream> Front<U> {
         Some(since.saturating_add(ASK_AGAIN).max(self.ask_again_at))
     }
 
-    /// Returns the counts of events so far.
+    /// Returns the numbers of events since the start of the front.
     pub(super) fn counters(&self) -> Counters {
         Counters {
             failed_logins: self.shared.users.failed_logins(),

@@ -1,4 +1,4 @@
-//! Requests of clients to the front, which are met at once or noted for the end of the turn.
+//! Requests of clients to the front, which the front meets at once or notes for the end of the turn.
 
 use super::Front;
 use crate::client::Output;

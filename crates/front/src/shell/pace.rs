@@ -1,4 +1,4 @@
-//! How a loop waits for its next turn: it sleeps, or polls without sleeping for some time after activity.
+//! How a loop waits for its next turn: it sleeps, or it polls without sleeping for some time after activity.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::upstream::Time;
 pub(crate) enum Waits {
     /// The loop must not wait, because there is work.
     Not,
-    /// The loop polls without sleeping: there is no work, but something arrived a moment ago.
+    /// The loop polls without sleeping: it has no work, but something arrived a moment ago.
     Spinning,
     /// The loop sleeps at most this long; `None`: no limit.
     Asleep(Option<Duration>),
@@ -72,7 +72,7 @@ impl Pace {
         match waits {
             _ if !events.is_empty() => self.spin.active(now),
             Waits::Not => self.spin.active(now),
-            // The process that will answer may need this core.
+            // The process that will answer may need this core of the processor.
             Waits::Spinning => self.spin.yield_core(&self.clock),
             Waits::Asleep(_) => {}
         }

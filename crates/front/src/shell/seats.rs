@@ -1,6 +1,7 @@
-//! The clients of a loop, each at its own index, and the queue of clients that have something to do in the next turn.
+//! The clients of a loop, each at an index of its own, and the queue of clients that have something to do in the next
+//! turn.
 //!
-//! The front has one `Seats`, and the router has one.
+//! The front and the router have one `Seats` each.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -15,8 +16,8 @@ struct Seat<C> {
 pub(crate) struct Seats<C> {
     seats: Vec<Option<Box<Seat<C>>>>,
     free: Vec<usize>,
-    /// Indices of clients that have something to do. Each client is in the queue once; some of the clients may have
-    /// disconnected.
+    /// Indices of clients that have something to do. Each client is in the queue at most once. Some of these clients
+    /// may have disconnected.
     queue: VecDeque<usize>,
 }
 
@@ -34,7 +35,7 @@ impl<C> Seats<C> {
         self.seats.len() - self.free.len()
     }
 
-    /// Returns all indices that were ever reserved.
+    /// Returns the range of all indices that have ever been reserved.
     pub(crate) fn indices(&self) -> Range<usize> {
         0..self.seats.len()
     }
@@ -86,7 +87,7 @@ impl<C> Seats<C> {
         seats.filter_map(|(index, seat)| Some((index, &mut seat.as_mut()?.client)))
     }
 
-    /// Gives a client a turn.
+    /// Puts a client into the queue for a turn.
     pub(crate) fn enqueue(&mut self, index: usize) {
         if let Some(Some(seat)) = self.seats.get_mut(index)
             && !seat.queued
@@ -96,7 +97,7 @@ impl<C> Seats<C> {
         }
     }
 
-    /// Gives a turn to all clients for which `wants` holds.
+    /// Puts all clients for which `wants` returns true into the queue for a turn.
     pub(crate) fn enqueue_if(&mut self, wants: impl Fn(&C) -> bool) {
         for index in self.indices() {
             if self.get(index).is_some_and(&wants) {
@@ -105,12 +106,12 @@ impl<C> Seats<C> {
         }
     }
 
-    /// Returns the number of turns that must be taken.
+    /// Returns the number of clients in the queue.
     pub(crate) fn turns(&self) -> usize {
         self.queue.len()
     }
 
-    /// Returns the index of the next client that has a turn. The client may have disconnected.
+    /// Returns the index of the next client in the queue. The client may have disconnected.
     pub(crate) fn next_turn(&mut self) -> Option<usize> {
         let index = self.queue.pop_front()?;
         if let Some(Some(seat)) = self.seats.get_mut(index) {

@@ -1,4 +1,4 @@
-//! The clients whose TLS handshake is under way. The front has one `Shaking`, and the router has one.
+//! The clients whose TLS handshake is under way. The front and the router have one `Shaking` each.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -16,7 +16,7 @@ pub(crate) struct Shaking {
 }
 
 impl Shaking {
-    /// Notes a client whose handshake begins. The client has this id and this seat.
+    /// Notes that the handshake of the client with this id, at this seat, begins.
     pub(crate) fn begins(&mut self, id: u64, index: usize, peer: SocketAddr) {
         self.clients.insert(id, (index, peer));
     }
@@ -26,10 +26,10 @@ impl Shaking {
         self.clients.remove(&id);
     }
 
-    /// Returns whether a new handshake may begin, beside `clients` clients of at most `clients_max`. If no handshake
-    /// may begin, the oldest client of the host with the most handshakes must be closed. So one host cannot keep other
-    /// hosts out. The new client is refused if its own host has the most handshakes, because that host's handshakes
-    /// under way shall end first.
+    /// Returns whether a new handshake may begin if there are `clients` clients of at most `clients_max`. If a new
+    /// handshake finds no place, the oldest client of the host with the most handshakes must be closed first. So one
+    /// host cannot keep other hosts out. If the new client's own host has the most handshakes, the new client is
+    /// refused, because the host's earlier handshakes shall end first.
     pub(crate) fn admits(&self, newcomer: IpAddr, clients: usize, clients_max: usize) -> Admits {
         let begun = self.clients.len();
         let no_seat = clients >= clients_max && begun * 2 >= clients_max;
@@ -49,7 +49,7 @@ impl Shaking {
 pub(crate) enum Admits {
     /// The new handshake may begin.
     Yes,
-    /// The new handshake may begin, if the client with this seat and this address is closed.
+    /// The new handshake may begin after the client with this seat and this address is closed.
     InPlaceOf(usize, SocketAddr),
     /// The new handshake may not begin.
     No,
@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(admits(&shaking, most, 256, 10_000), refused);
         shaking.ends(2);
         assert_eq!(admits(&shaking, other, 9_999, 10_000), None);
-        // No seat is left, and handshakes have half of the seats.
+        // No seat is left, and clients in their handshake have half of the seats.
         assert_eq!(admits(&shaking, other, 509, 510), None);
         assert_eq!(admits(&shaking, other, 510, 510), Some((997, 3)));
         assert_eq!(admits(&shaking, other, 511, 511), None);

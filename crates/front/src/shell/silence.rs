@@ -1,7 +1,7 @@
-//! Logs that no answer comes from the device, or that the device accepts no calls.
+//! Logs that the device gives no answer, or that it accepts no calls.
 //!
-//! Each call returns an error to its client. But these errors do not tell the operator that no client at all
-//! is answered, for example because of a wrong address, a wrong shard, or a chain that is too short.
+//! Each call returns an error to its client. But these errors do not tell the operator that *no* client gets an answer.
+//! The cause may be a wrong address, a wrong shard, or a chain that is too short.
 
 use crate::upstream::{
     CROWDED, Call, CallId, Calls, Closed, Event, Outcome, Refused, Seen, SessionHandle, Submit,
@@ -69,8 +69,8 @@ impl<U: Upstream> Watched<U> {
         }
     }
 
-    /// Notes that an operation which is not a call of this endpoint has ended: a read from the store. `took`: its
-    /// duration.
+    /// Notes that an operation has ended which is not a call of this endpoint: a read from the store. `took`: the
+    /// duration of the operation.
     pub(super) fn took(&mut self, class: Class, took: Time) {
         if let Some(under_way) = &mut self.under_way {
             under_way.took.push((class, took));
@@ -112,7 +112,7 @@ impl Class {
 /// Maximum number of calls under way that are timed. If there are more calls, the oldest calls are not timed.
 const TIMED_MAX: usize = 1024;
 
-/// Calls under way, by their number modulo [`TIMED_MAX`]. Call numbers are consecutive.
+/// Calls under way, by their number modulo [`TIMED_MAX`]. Call numbers are consecutive integers.
 struct UnderWay {
     began: Box<[Option<(CallId, Class, Time)>]>,
     /// Class and duration of the calls that have ended in this turn.
@@ -144,20 +144,20 @@ impl UnderWay {
     }
 }
 
-/// The state of the answers to calls, and what was logged about them.
+/// When calls were last answered, and which messages about missing answers were logged.
 #[derive(Debug, Default)]
 struct Listening {
     /// The time when the first outstanding call was submitted, if no answer has come since then.
     asked: Option<Time>,
-    /// A call was submitted since the silence was last logged.
+    /// Whether a call was submitted since the silence was last logged.
     asks_again: bool,
     /// The time when the silence was last logged.
     said: Option<Time>,
-    /// An answer has come since the start of the front.
+    /// Whether an answer has come since the start of the front.
     heard: bool,
-    /// A call was given up before the first answer came.
+    /// Whether a call was given up before the first answer came.
     gave_up: bool,
-    /// It was logged that the chain is too short, and no call has been answered since.
+    /// Whether it was logged that the chain is too short, and no call has been answered since.
     said_short: bool,
     /// Number of calls that were not sent because the device could take no further session.
     crowded: u64,
@@ -198,7 +198,7 @@ impl Listening {
         Some(now.saturating_sub(self.asked?) / SECOND)
     }
 
-    /// Returns whether it must be logged that the chain is too short.
+    /// Returns whether the front must log that the chain is too short.
     fn say_short(&mut self) -> bool {
         !std::mem::replace(&mut self.said_short, true)
     }
@@ -298,7 +298,7 @@ impl<U: Upstream> Upstream for Watched<U> {
                 ..
             } if *why == CROWDED => {
                 self.listening.crowded += 1;
-                // Logged at counts that are powers of two, so that many refusals do not flood the log.
+                // The refusal is logged at counts that are powers of two, so that many refusals do not flood the log.
                 if self.listening.crowded.is_power_of_two() {
                     tracing::warn!(
                         commands = self.listening.crowded,
@@ -422,8 +422,8 @@ mod tests {
         assert!(!listening.hear());
     }
 
-    /// If no device knows the front's key, no call is ever answered. The silence is logged as soon as the first call is
-    /// given up.
+    /// If no device knows the front's key, no call is ever answered. In this case the silence is logged as soon as the
+    /// first call is given up.
     #[test]
     fn silence_from_the_start_is_said_when_a_call_is_given_up() {
         let mut listening = Listening::default();

@@ -1,6 +1,6 @@
 //! A socket that is read and written as far as possible without blocking.
 //!
-//! Edge-triggered: a socket counts as ready until it returns "would block". A connection that is still being
+//! The socket is edge-triggered: it counts as ready until it returns "would block". A connection that is still being
 //! made returns "would block", too.
 
 use std::io::{self, ErrorKind, Read, Write};
@@ -52,13 +52,13 @@ impl Ended {
 pub(crate) struct Socket {
     pub(crate) wire: Wire,
     pub(crate) readable: bool,
-    /// The peer is known to have closed its sending side; the last bytes may still be unread.
+    /// Whether the peer is known to have closed its sending side. The last bytes may still be unread.
     pub(crate) read_closed: bool,
     pub(crate) writable: bool,
 }
 
 impl Socket {
-    /// Makes a socket that may be ready for everything.
+    /// Makes a socket that counts as ready to be read and written.
     pub(crate) fn new(wire: Wire) -> Socket {
         Socket {
             wire,
@@ -94,8 +94,8 @@ impl Socket {
                     return Err(Ended::Closed);
                 }
                 Ok(count) => {
-                    // A short read has emptied the socket, and the next byte causes a new event. But the end
-                    // of the stream may have come with the same event.
+                    // A short read has emptied the socket, and the next byte causes a new event. But the end of the
+                    // stream may have come together with the event for these bytes.
                     self.readable =
                         self.wire.may_have_more(count, buffer.len()) || self.read_closed;
                     return Ok(Some(count));

@@ -1,10 +1,10 @@
 //! Ends the loop from another thread. The threads of the front share no other state.
 //!
-//! The loop checks a flag and sleeps; another thread sets the flag and wakes the loop. Invariant: the flag is
-//! set before the wake-up is sent, and a wake-up of a loop that does not sleep is kept for the next sleep. So
-//! a loop that checked too early is woken and checks again. If the flag were set after the wake-up, the loop
-//! could continue to sleep until something else happens. The code uses traits, so that the tests run exactly
-//! this code under a scheduler that tries the interleavings.
+//! The loop checks a flag and sleeps. Another thread sets the flag and wakes the loop. Invariant: the flag is set
+//! before the wake-up is sent. If the loop does not sleep, the wake-up ends its next sleep. So a loop that checked the
+//! flag too early is woken and checks again. If the flag were set after the wake-up, the loop could continue to sleep
+//! until something else happens. The code uses traits, so that the tests run this same code under a scheduler that
+//! tries the interleavings of the threads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use mio::Waker;
 
 /// A flag that can be set and never cleared.
 pub(crate) trait Flag {
-    /// Sets the flag. A loop that sees the flag set also sees everything that was written before.
+    /// Sets the flag. A loop that sees the flag set also sees everything that the setting thread wrote before.
     fn raise(&self);
     /// Whether the flag is set.
     fn is_up(&self) -> bool;
@@ -36,7 +36,7 @@ impl Flag for AtomicBool {
 
 impl Wake for Waker {
     fn wake(&self) {
-        // Fails only if the loop has already ended.
+        // Waking fails only if the loop has already ended.
         let _ = Waker::wake(self);
     }
 }
@@ -48,7 +48,7 @@ pub(crate) struct Ending<F, W> {
 }
 
 impl<F: Flag, W: Wake> Ending<F, W> {
-    /// Makes the state for a loop whose sleep `waker` ends.
+    /// Makes the state for a loop whose sleep `waker` can end.
     pub(crate) fn new(flag: F, waker: W) -> Ending<F, W> {
         Ending {
             flag: Arc::new(flag),
@@ -67,7 +67,7 @@ impl<F: Flag, W: Wake> Ending<F, W> {
         Arc::clone(&self.waker)
     }
 
-    /// Whether the loop must end. To be called before every sleep.
+    /// Whether the loop must end. Must be called before every sleep.
     pub(crate) fn is_asked(&self) -> bool {
         self.flag.is_up()
     }
@@ -102,7 +102,8 @@ mod tests {
 
     use super::{Ending, Flag, Wake};
 
-    /// Maximum number of schedules that are tried, depth first. With one stopper, fewer schedules exist.
+    /// Maximum number of schedules that are tried, depth first. With one stopper, there are fewer schedules than this
+    /// maximum.
     const SCHEDULES_MAX: usize = 200_000;
 
     impl Flag for AtomicBool {
@@ -122,7 +123,7 @@ mod tests {
     }
 
     impl Count {
-        /// Sleeps until woken; without a wake-up, for ever.
+        /// Sleeps until woken. Without a wake-up, the sleep never ends.
         fn sleep(&self) {
             let mut pending = self.pending.lock().unwrap();
             while !*pending {

@@ -1,14 +1,14 @@
 //! Bounds the total input of all clients that still have to log in.
 //!
-//! A single client that still has to log in can send little (`client::input`), but there may be many of these clients.
+//! A single client that still has to log in can send little (`client::input`), but there may be many such clients.
 
 use super::Front;
 use crate::upstream::Upstream;
 
 /// Maximum number of bytes that all clients which still have to log in may have in their inputs together. The first
-/// [`FREE_BYTES`] of each client are not counted. Above this bound, a client that sends more is closed.
+/// [`FREE_BYTES`] of each client are not counted. If the sum exceeds this bound, a client that sends more is closed.
 const BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Bytes that each of these clients may always send.
+/// Bytes that each client which still has to log in may send in any case.
 const FREE_BYTES: usize = 16 * 1024;
 
 impl<U: Upstream> Front<U> {

@@ -1,12 +1,13 @@
-//! Changes of subscriptions that are under way, for clients whose command must follow them.
-//! `client/shared.rs` has their numbers (`Subscribing`), and `client/hold.rs` makes a command wait for them.
+//! Changes of subscriptions that are under way, for clients whose next command must follow these changes.
+//! `client/shared.rs` has the numbers of the changes (`Subscribing`), and `client/hold.rs` makes a command wait for
+//! changes.
 
 use super::Front;
 use crate::upstream::Upstream;
 
-/// If a client's next change is already under way when its previous change ends, both count as one change. At most this
-/// number of further changes count as one with the first change. A command that waits for the first change waits for
-/// all changes that count as one with it.
+/// If a client's next change is already under way when its previous change ends, both count as one change. The constant
+/// is the maximum number of further changes that count as one with the first change. A command that waits for the first
+/// change also waits for all changes that count as one with it.
 const CHAIN_MAX: u32 = 16;
 
 /// A change of a client's subscriptions that is under way.
@@ -14,8 +15,7 @@ const CHAIN_MAX: u32 = 16;
 pub(super) struct Change {
     /// Number of the change among the changes of all clients.
     pub(super) number: u64,
-    /// Number of further changes by the same client that directly followed the first change, and count as a
-    /// part of it.
+    /// Number of further changes by the same client that directly followed the first change, and count as one with it.
     chain: u32,
 }
 

@@ -1,9 +1,8 @@
-//! The connection on which Redis reports changed keys, and the messages to clients about them (CLIENT
-//! TRACKING).
+//! The connection on which Redis reports changed keys, and the messages to clients about these keys (CLIENT TRACKING).
 //!
 //! The connection exists while a client has CLIENT TRACKING ON. Every second the front asks Redis for a sign of life,
-//! and asks the server which Redis the server uses. If Redis or the server is silent for too long, or the server names
-//! another Redis, clients are told that all keys may have changed.
+//! and asks the server which Redis it uses. If Redis or the server is silent for too long, or the server names another
+//! Redis, clients are told that all keys may have changed.
 
 use mio::event::Event;
 
@@ -22,7 +21,7 @@ const SILENCES_PER_TIMEOUT: Time = 3;
 const SILENCE_MAX: Time = 3_000_000_000;
 /// Maximum number of bytes read from the connection before the clients get their turn.
 const READ_BYTES_PER_TURN: usize = 1024 * 1024;
-/// A client that gets a message is closed if its unread bytes exceed this many times `--unread-max`.
+/// A client that gets a message about changed keys is closed if its unread bytes exceed this many times `--unread-max`.
 const UNREAD_TIMES_MAX: usize = 2;
 const NO_REDIS: &str = "the store is no Redis, and does not tell of changed keys";
 
@@ -46,7 +45,7 @@ impl TrackingWire {
         }
     }
 
-    /// Calls take this long at most from now on.
+    /// Sets the longest time of a call, from which the longest silence of Redis follows.
     pub(super) fn set_call_timeout(&mut self, call_timeout: Time) {
         self.patience.set_silence(silence(call_timeout));
     }
@@ -63,10 +62,11 @@ impl TrackingWire {
         self.open.as_ref().is_some_and(Dialed::has_more)
     }
 
-    /// Returns the time when something is due although nothing arrives, if a client needs the connection.
+    /// Returns the time when the front must act on this connection even if nothing arrives; `None`: no client needs the
+    /// connection.
     pub(super) fn next_timeout(&self, shared: &Shared) -> Option<Time> {
         if !shared.tracking.is_wanted(shared.now) {
-            // A waiting client is checked in time anyway.
+            // The loop checks a waiting client in time anyway.
             return None;
         }
         match &self.open {
@@ -140,8 +140,8 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// Called at the end of a turn. Makes or ends the connection, asks the due questions, and tells clients about
-    /// changed keys.
+    /// Called at the end of a turn. Makes or ends the connection, asks the questions that are due, and tells clients
+    /// about changed keys.
     pub(super) fn keep_tracking(&mut self) {
         let now = self.shared.now;
         if self.shared.tracking.is_wanted(now) {
@@ -201,8 +201,8 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// Tells a client about changed keys. If the client has named another client in REDIRECT, that client is told
-    /// instead.
+    /// Tells a client about changed keys. If the client has named another client in REDIRECT, the other client gets the
+    /// message.
     fn tell_of_keys(&mut self, id: u64, told: &Told) {
         let Some(tracker) = self.shared.tracking.client_mut(id) else {
             return;
@@ -229,7 +229,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// Notes that a client got a message. A client that reads nothing is closed after some time.
+    /// Notes that a client got a message about changed keys. A client that reads nothing is closed after some time.
     fn note_told(&mut self, index: usize) {
         self.mark_dirty(index);
         let limit = self

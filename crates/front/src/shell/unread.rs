@@ -1,33 +1,35 @@
-//! Replies that clients do not read: their amount, and what happens to clients that read nothing.
+//! Replies that clients do not read: their total size, and the treatment of clients that read nothing.
 //!
-//! A client may write all its commands before it reads the first reply. So commands are taken from a client
-//! that reads nothing, up to one bound for each client and one for all together. Above the bound no further
-//! commands are taken from the client until it reads. If the client has sent more commands and reads nothing for
-//! [`PATIENCE`], its connection ends with an error. If all clients together have too many unread bytes, no further
-//! commands are taken from clients that have unread bytes. After [`PATIENCE_WITH_ALL`], of the clients that read
-//! nothing, the client with the most unread bytes is closed.
+//! A client may write all its commands before it reads the first reply. So the front takes commands from a client that
+//! reads nothing. One bound limits the client's unread bytes, another bound the unread bytes of all clients. Above the
+//! client's bound, the front takes no further commands from the client until the client reads. If the client has sent
+//! more commands and reads nothing for [`PATIENCE`], the front ends its connection with an error. If all clients
+//! together have too many unread bytes, the front takes no further commands from clients that have unread bytes. If all
+//! clients together still have too many unread bytes after [`PATIENCE_WITH_ALL`], the front closes the client with the
+//! most unread bytes among those that read nothing.
 
 use super::Front;
 use super::client::Client;
 use crate::upstream::{Time, Upstream};
 
-/// The longest time for which a client may read nothing while the front waits for it, in nanoseconds.
+/// The longest time for which a client may read nothing while the front waits for the client, in nanoseconds.
 const PATIENCE: Time = 1_000_000_000;
-/// If all clients together leave too many bytes unread for this time, in nanoseconds, one client is closed.
-/// This time is longer than [`PATIENCE`]. So a client that read something just before can be found idle, too,
-/// and the client with the most unread bytes is closed first.
+/// If all clients together leave too many bytes unread for this time, in nanoseconds, one client is closed. This time
+/// exceeds [`PATIENCE`], so that a client that read something shortly before can be found to read nothing, too. So the
+/// client with the most unread bytes is closed first.
 const PATIENCE_WITH_ALL: Time = 2 * PATIENCE;
 /// Interval of the log messages about clients that were closed, in nanoseconds.
 const SAY_EVERY: Time = 10_000_000_000;
-/// Once the unread bytes have exceeded their bound, they count as too many until they fall to this many eighths of it.
+/// Once the unread bytes have exceeded their bound, they count as too many until they fall to this many eighths of the
+/// bound.
 const RELIEVED_EIGHTHS: usize = 7;
 
 /// Unread output of one client.
 #[derive(Default)]
 pub(super) struct Unread {
-    /// Bytes that are counted for this client.
+    /// Unread bytes of this client that are included in the sum for all clients.
     bytes: usize,
-    /// When the client last read something, or had nothing to read.
+    /// The time when the client last read something, or last had nothing to read.
     took: Time,
 }
 
@@ -35,7 +37,7 @@ pub(super) struct Unread {
 pub(super) struct UnreadOfAll {
     bytes: usize,
     bytes_max: usize,
-    /// Since when the unread bytes of all clients together exceed their bound.
+    /// The time since which the unread bytes of all clients together have exceeded their bound.
     over_since: Time,
     /// Earliest time of the next log message about closed clients.
     say_after: Time,
@@ -55,8 +57,8 @@ impl UnreadOfAll {
         self.bytes_max = bytes_max;
     }
 
-    /// Whether there are too many unread bytes. `was_over`: the unread bytes were too many at the last call. In this
-    /// case a lower bound counts.
+    /// Whether all clients together have too many unread bytes. `was_over`: the result of the previous call. If the
+    /// result was true, a lower bound counts.
     fn is_over(&self, was_over: bool) -> bool {
         let bound = if was_over {
             self.bytes_max / 8 * RELIEVED_EIGHTHS
@@ -79,7 +81,7 @@ impl Client {
 }
 
 impl<U: Upstream> Front<U> {
-    /// Notes that a client was written to. `held`: the bytes that waited for the client before.
+    /// Notes that a client was written to. `held`: the number of bytes that waited for the client before the write.
     pub(super) fn note_unread(&mut self, index: usize, held: usize) {
         let now = self.shared.now;
         let Some(client) = self.clients.get_mut(index) else {
@@ -92,7 +94,7 @@ impl<U: Upstream> Front<U> {
             client.unread.took = now;
         }
         if left < held {
-            // If a client has nothing left to read and only sends, its time is not prolonged.
+            // If a client only sends and has nothing left to read, its time is not prolonged.
             client.took(now);
         }
         if client.connection.congested() {
@@ -132,8 +134,8 @@ impl<U: Upstream> Front<U> {
         self.mark_dirty(index);
     }
 
-    /// If all clients together have too many unread bytes, returns the client that must be closed. Among the clients
-    /// that read nothing, it is the client with the most unread bytes.
+    /// If all clients together have too many unread bytes, returns the client that must be closed. The returned client
+    /// has the most unread bytes of all clients that read nothing.
     pub(super) fn worst_reader(&mut self) -> Option<usize> {
         let now = self.shared.now;
         let patient_until = self.unread.over_since.saturating_add(PATIENCE_WITH_ALL);

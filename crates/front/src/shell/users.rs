@@ -1,11 +1,12 @@
-//! Asks Redis about users, on two connections of the front: one for their rights, one to check passwords.
+//! Asks Redis about users, on two connections of the front: one connection for the users' rights, the other to check
+//! passwords.
 //!
 //! Purpose: while there are clients and Redis's users count, the list of users is fetched every [`POLL_EVERY`], so that
-//! a change of rights takes effect within a second. Questions of clients go over the same connections
+//! a change of rights takes effect within a second. Clients' questions about users use the same connections
 //! ([`crate::users`]). A client that asks while Redis does not answer gets an error. Invariants: each client has at
-//! most one question, so the number of clients bounds the waiting questions. If Redis does not answer for a command's
-//! time, the known rights no longer count. If no process listens at Redis's address, rights cannot change, and the
-//! known rights continue to count.
+//! most one question, so the number of clients bounds the waiting questions. If Redis gives no answer for as long as a
+//! command may take, the known rights no longer count. If no process listens at Redis's address, rights cannot change,
+//! and the known rights continue to count.
 
 use bytes::Bytes;
 use mio::Token;
@@ -43,7 +44,7 @@ impl UserLinks {
         }
     }
 
-    /// Calls take this long at most from now on.
+    /// Sets the longest time of a call, from which the bounds of both connections follow.
     pub(super) fn set_call_timeout(&mut self, call_timeout: Time) {
         self.rights.set_call_timeout(call_timeout);
         self.logins.set_call_timeout(call_timeout);
@@ -58,8 +59,8 @@ impl UserLinks {
         }
     }
 
-    /// Returns the time when something is due although nothing arrives. `clients`: there are clients; `named`: the
-    /// address of Redis is known.
+    /// Returns the time when the front must act on these connections even if nothing arrives. `clients`: whether there
+    /// are clients; `named`: whether the address of Redis is known.
     fn next_timeout(&self, clients: bool, named: bool) -> Option<Time> {
         let lanes = [&self.rights, &self.logins];
         let due = lanes.into_iter().filter_map(|lane| match lane.open {
@@ -97,7 +98,7 @@ impl<U: Upstream> Front<U> {
         self.clients.count() > 0
     }
 
-    /// Hands a client's question to the connection for it.
+    /// Gives a client's question to the connection that asks such questions.
     pub(super) fn submit_question(&mut self, index: usize, question: Question) {
         let ticket = Ticket {
             client: index,
@@ -110,7 +111,8 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// Called at the end of a turn. Asks the due questions, gives up what takes too long, and hands out the answers.
+    /// Called at the end of a turn. Asks the questions that are due, gives up questions that take too long, and gives
+    /// the answers to the clients.
     pub(super) fn keep_users(&mut self) {
         if !self.shared.users.are_asked_for() || self.shared.users.has_none() {
             return self.spread_news();
@@ -118,7 +120,7 @@ impl<U: Upstream> Front<U> {
         let now = self.shared.now;
         if !self.has_clients() {
             if self.shared.users.is_known() {
-                // The list is not fetched now, so it would become outdated.
+                // The list of users is not fetched now, so the known list becomes outdated.
                 self.shared.users.forget();
                 // The first question for the next client must not wait for the regular interval.
                 self.users.next_poll = now;
@@ -165,7 +167,7 @@ impl<U: Upstream> Front<U> {
             client, question, ..
         } = match ask {
             Ask::List(..) if says_busy(answer) => {
-                // The known rights count for as long as if Redis had sent nothing.
+                // BUSY says nothing about users. So the known rights expire as if Redis had sent nothing.
                 return self.shared.busy.heard(answer, self.shared.now);
             }
             Ask::List(number, asked) => {
@@ -197,7 +199,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// Lets clients continue that waited for the list of users, and closes those whose user is deleted.
+    /// Continues clients that waited for the list of users, and closes clients whose user is deleted.
     fn spread_news(&mut self) {
         if !std::mem::take(&mut self.shared.users.news) {
             return;

@@ -1,8 +1,8 @@
 //! Checks the store on behalf of clients that wait for it.
 //!
-//! While a client waits for something that the store may send much later, the front regularly asks two
-//! questions. On its own connection the front asks the store for a sign of life. With a barrier on its own session the
-//! front asks the server which store it uses. Each question is asked once for all clients.
+//! While a client waits for something that the store may send much later, the front asks two questions at regular
+//! intervals. On a connection of its own, the front asks the store for a sign of life. With a barrier on a session of
+//! its own, the front asks the server which store the server uses. The front asks each question once for all clients.
 
 use bytes::Bytes;
 use mio::Registry;
@@ -24,7 +24,7 @@ const LOOK_EVERY_MAX: Time = 100_000_000;
 const BEATS_PER_TIMEOUT: Time = 4;
 /// Longest interval of the questions to store and server, in nanoseconds.
 const BEAT_EVERY_MAX: Time = 1_000_000_000;
-/// Number of intervals without a waiting client after which the questions end.
+/// Number of intervals without a waiting client after which the front stops asking.
 const QUIET_BEATS: Time = 3;
 
 /// The state of the checks and of the questions.
@@ -36,18 +36,19 @@ pub(super) struct Vigil {
     next_beat: Time,
     /// The time when a client was last seen waiting; `None`: no questions are asked.
     waited: Option<Time>,
-    /// The last time when the front doubted that the store takes commands. While the store's state is doubtful, only
-    /// the store is asked.
+    /// The time when a client last doubted that the store takes commands. While only such doubts exist, the front asks
+    /// the store alone, and not the server.
     doubted: Option<Time>,
     heart: Option<Dialed<Heart>>,
     session: Option<SessionHandle>,
     call: Option<CallId>,
-    /// The session is kept between questions. Each session costs two entries of the log, for its beginning
-    /// and its end, and a store that is out of memory cannot apply them.
+    /// Whether the session is kept between questions. Each session costs two entries of the log, for its beginning and
+    /// its end. A store that is out of memory cannot apply these entries.
     pub(super) keeps_session: bool,
-    /// A client depends on which store the server works on.
+    /// Whether a client depends on which store the server works on.
     pub(super) wants_name: bool,
-    /// A Redis was found that the server did not name. The server must check its store before it names a store again.
+    /// Whether a Redis was found that the server did not name. After such a finding, the server must check its store
+    /// before it names a store again.
     pub(super) doubts_name: bool,
 }
 
@@ -77,7 +78,7 @@ impl Vigil {
         }
     }
 
-    /// Calls take this long at most from now on.
+    /// Sets the longest time of a call, from which the intervals follow.
     pub(super) fn set_call_timeout(&mut self, call_timeout: Time) {
         self.look_every = look_every(call_timeout);
         self.beat_every = beat_every(call_timeout);
@@ -114,7 +115,7 @@ impl Vigil {
         }
     }
 
-    /// Notes an event, and exchanges bytes.
+    /// Notes an event of the store's connection, and exchanges bytes with the store.
     pub(super) fn note(&mut self, event: &Event, scratch: &mut [u8], shared: &mut Shared) {
         if let Some(open) = &mut self.heart {
             open.note(event);
@@ -133,8 +134,8 @@ impl Vigil {
             })
         });
         if let Err(Silent(why)) = exchanged {
-            // The next beat tries again. A failed connection alone proves nothing: the store is judged only by its
-            // missing answers.
+            // The front tries again at the next question. A failed connection alone proves nothing: only missing
+            // answers of the store count.
             tracing::debug!(why, "asking the store whether it is alive");
             self.heart = None;
         }
@@ -240,9 +241,9 @@ impl<U: Upstream> Front<U> {
         self.vigil.next_look = goes_on.then(|| now.saturating_add(self.vigil.look_every));
     }
 
-    /// Asks the server which store it works on, unless a question is outstanding. If the name was in doubt,
-    /// the question is a barrier that the server must record in its store. By this barrier the server finds out that
-    /// a Redis was restarted, moved or made a replica while no client wrote.
+    /// Asks the server which store it works on, unless such a question is outstanding. If the name was in doubt, the
+    /// question is a barrier that the server must record in its store. If a Redis was restarted, moved or made a
+    /// replica while no client wrote, the server notices this by the barrier.
     pub(super) fn ask_store_name(&mut self) {
         if self.vigil.call.is_some() {
             return;
@@ -268,7 +269,7 @@ impl<U: Upstream> Front<U> {
                 self.vigil.session = None;
                 self.learning.give_up(self.shared.now);
             }
-            // The next beat asks again.
+            // The front asks again at the next question.
             Err(error) => tracing::debug!(%error, "cannot ask which store there is"),
         }
     }
@@ -283,7 +284,7 @@ impl<U: Upstream> Front<U> {
         } else if self.vigil.call == Some(call) {
             self.vigil.call = None;
             self.named(outcome);
-            // A store that has changed must first name its commands.
+            // A new store must first name its commands.
             self.learn_commands();
         } else {
             return;
@@ -295,7 +296,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// Notes the server's answer which store it works on, or its failure.
+    /// Takes the server's answer to the question which store it works on, or notes that there is none.
     fn named(&mut self, outcome: Outcome) {
         if !matches!(outcome, Outcome::Reply(_)) {
             self.shared.store_not_named();

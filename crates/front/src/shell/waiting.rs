@@ -1,8 +1,9 @@
 //! Clients that wait for a list or a sorted set of an embedded store (`docs/spec/embedded-store.md` §8).
 //!
-//! The front asks the store which lists and sorted sets are new, once for all waiting clients. A new key wakes the
-//! client that has waited longest for it. When that client has its element or disconnects, the front wakes the next
-//! client, until a client finds nothing. The number of clients bounds this state.
+//! The front asks the store which lists and sorted sets are new, with one question for all waiting clients. When a key
+//! is new, the front wakes the client that has waited longest for the key. When that client has an element or
+//! disconnects, the front wakes the next client, until a woken client finds no element. The number of clients bounds
+//! this state.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,8 +15,9 @@ use super::Front;
 use crate::client::{Waiting as Waits, integers};
 use crate::upstream::{Call, CallId, Calls, Outcome, SessionHandle, Time, Upstream};
 
-/// Shortest and longest time from an answer of the store to the next question, in nanoseconds.
+/// Shortest time from an answer of the store to the next question, in nanoseconds.
 const SOON: Time = 1_000_000;
+/// Longest time from an answer of the store to the next question, in nanoseconds.
 const LATER: Time = 20_000_000;
 
 /// A waiting client.
@@ -24,7 +26,7 @@ struct Waiter {
     client: usize,
     keys: Vec<i64>,
     until: Option<Time>,
-    /// The client was woken, and has not yet reported that it found no element.
+    /// Whether the client was woken and may still take an element: it has not reported since that it found none.
     woken: bool,
 }
 
@@ -33,7 +35,7 @@ struct Waiter {
 pub(super) struct Waiting {
     /// The waiting clients by ticket, that is, in the order in which they began to wait.
     waiters: BTreeMap<u64, Waiter>,
-    /// Key and ticket of each wait.
+    /// Key and ticket of each wait, so that the tickets of a key are in order.
     by_key: BTreeSet<(i64, u64)>,
     /// End and ticket of each wait that has an end.
     ends: BTreeSet<(Time, u64)>,
@@ -65,7 +67,7 @@ impl Waiting {
         ticket
     }
 
-    /// Removes a client that no longer waits. Returns the tickets that must be woken in its place.
+    /// Removes a client that no longer waits. Returns the tickets that must be woken in place of this client's ticket.
     fn end(&mut self, ticket: u64) -> Vec<u64> {
         let Some(waiter) = self.waiters.remove(&ticket) else {
             return Vec::new();
@@ -88,7 +90,7 @@ impl Waiting {
             .map(|(_, ticket)| *ticket)
     }
 
-    /// Notes that something has happened: the store is asked soon.
+    /// Notes that elements may have arrived, so that the store is asked soon.
     pub(super) fn stir(&mut self, now: Time) {
         if !self.waiters.is_empty() {
             self.every = SOON;
@@ -96,7 +98,7 @@ impl Waiting {
         }
     }
 
-    /// Returns the time when there is something to do.
+    /// Returns the time when a wait ends or the store must be asked.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         let end = self.ends.first().map(|(until, _)| *until);
         let question = (!self.waiters.is_empty() && self.call.is_none()).then_some(self.due);
@@ -115,7 +117,7 @@ impl Waiting {
         let woken = if known {
             new.iter().filter_map(|key| self.first(*key)).collect()
         } else {
-            // After such an answer, any key may exist.
+            // After such an answer, any of the awaited keys may exist.
             self.waiters.keys().copied().collect()
         };
         self.every = if new.is_empty() {
@@ -152,7 +154,7 @@ impl<U: Upstream> Front<U> {
                 let ticket = self.waiting.begin(index, keys, until, self.shared.now);
                 client.ticket = Some(ticket);
                 if self.waiting.seen.is_some() {
-                    // Keys that arrived before the client was in the queue were not reported to it.
+                    // The store's answers did not tell this client of keys that arrived before it began to wait.
                     self.wake_waiters(vec![ticket]);
                 }
             }
@@ -238,7 +240,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// Takes the outcome of a call of the session for these questions.
+    /// If the call belongs to the session for the questions about new keys, takes the outcome of the call.
     pub(super) fn waiting_done(&mut self, session: SessionHandle, call: CallId, outcome: &Outcome) {
         if self.waiting.session != Some(session) || self.waiting.call != Some(call) {
             return;
@@ -255,7 +257,8 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// Handles a store that has not answered in time, and a change to another store.
+    /// Ends all waits with an error, because the store has not answered in time, or because the server has changed to
+    /// another store.
     fn fail_waiters(&mut self) {
         let error = reply::error(
             "ERR pmnet: the store does not answer; the command was given up, and has taken nothing",
@@ -319,7 +322,7 @@ mod tests {
         let first = waiting.begin(0, &[7, 8], None, 0);
         let second = waiting.begin(1, &[8], Some(5), 0);
         let third = waiting.begin(2, &[8, 9], None, 0);
-        // The first answer of a process wakes all waiters, because keys may already exist.
+        // The first answer of a process wakes all waiting clients, because their keys may already exist.
         assert_eq!(
             waiting.answered(&answer(&[1, 0])),
             Some(vec![first, second, third])

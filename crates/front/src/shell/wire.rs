@@ -1,4 +1,4 @@
-//! A socket, with TLS or without. The rest of the front does not see the difference.
+//! A socket, with TLS or without. The rest of the front treats both kinds alike.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
@@ -14,12 +14,12 @@ use crate::upstream::Time;
 /// Maximum time for a client's TLS handshake, in nanoseconds.
 const HANDSHAKE_TIMEOUT: Time = 5_000_000_000;
 
-/// The state of a socket as an event reports it. Errors and closings become visible when the socket is used.
+/// The state of a socket as an event reports it. Errors and closings show only when the socket is used.
 pub(crate) struct Seen {
     pub(crate) readable: bool,
     pub(crate) read_closed: bool,
     pub(crate) writable: bool,
-    /// The other end has closed its receiving side.
+    /// Whether the other end has closed its receiving side.
     pub(crate) hung_up: bool,
 }
 
@@ -36,11 +36,11 @@ impl Seen {
     }
 }
 
-/// A TCP connection, or a client that a router has handed over.
+/// A TCP connection, or a socket of a client that a router has given to this front.
 pub(crate) enum Wire {
     Plain(TcpStream),
     Tls(Box<Stream<TcpStream>>),
-    /// One socket of a pair, with the address to which the client connected.
+    /// One socket of a pair within this process, with the address to which the client connected.
     Pair(UnixStream, Option<SocketAddr>),
 }
 
@@ -71,8 +71,7 @@ impl Wire {
         })
     }
 
-    /// Makes the wire of one socket of a pair within this process. `local` is the address to which the client
-    /// connected.
+    /// Makes the wire of one socket of a pair within this process. `local`: the address to which the client connected.
     pub(crate) fn pair(
         stream: std::os::unix::net::UnixStream,
         local: Option<SocketAddr>,
@@ -86,8 +85,8 @@ impl Wire {
         let interest = Interest::READABLE | Interest::WRITABLE;
         match self {
             Wire::Plain(stream) => stream.register(registry, token, interest),
-            // The inner socket cannot be borrowed mutably, but registration by its file descriptor does not
-            // need that.
+            // The socket inside the TLS stream cannot be borrowed mutably, but registration needs only its file
+            // descriptor.
             Wire::Tls(stream) => {
                 let fd = stream.socket().as_raw_fd();
                 mio::unix::SourceFd(&fd).register(registry, token, interest)
@@ -117,7 +116,7 @@ impl Wire {
         self.tcp().map_or(Ok(None), TcpStream::take_error)
     }
 
-    /// Whether the connection is made.
+    /// Whether the connection has been established.
     pub(super) fn is_connected(&self) -> io::Result<bool> {
         match self.tcp().map(TcpStream::peer_addr) {
             None | Some(Ok(_)) => Ok(true),
@@ -126,7 +125,8 @@ impl Wire {
         }
     }
 
-    /// Returns the time when the TLS handshake of a just accepted connection must be complete; `None` without TLS.
+    /// Returns the time by which the TLS handshake of a connection that was just accepted must be complete; `None`
+    /// without TLS.
     pub(crate) fn handshake_until(&self, now: Time) -> Option<Time> {
         let until = now.saturating_add(HANDSHAKE_TIMEOUT);
         self.is_handshaking().then_some(until)

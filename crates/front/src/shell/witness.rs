@@ -1,12 +1,12 @@
 //! A connection to Redis for each logged-in user (a witness). The witness shows when Redis deletes the user.
 //!
-//! Purpose: if a user is deleted and created again under the same name, the list of users does not show that.
-//! But Redis closes the connections of a user that it deletes. (An operator can close these connections too: CLIENT
-//! KILL, ACL LOAD.) So the front logs in once as each user that it serves. If Redis closes that connection, the front
-//! closes the connections of the user's clients, as Redis would have done. Invariants: a connection that ends together
-//! with the Redis process, or because of the front, proves nothing about its user. Only clients that logged in before
-//! their user's witness was closed are closed. Only the first [`WITNESSES_MAX`] users have a witness. For other users,
-//! a deletion is noticed only if a list of users does not name them.
+//! Purpose: the list of users does not show that a user was deleted and created again under the same name. But Redis
+//! closes the connections of a user that it deletes. (A user with the right to do so can close these connections, too:
+//! CLIENT KILL, ACL LOAD.) So the front logs in once as each user that it serves. If Redis closes the connection of a
+//! witness, the front closes the connections of the user's clients, as Redis would have done. Invariants: if a
+//! connection ends together with the Redis process, or because of the front, its end proves nothing about its user.
+//! Only clients that logged in before their user's witness was closed are closed. Only the first [`WITNESSES_MAX`]
+//! users have a witness. For other users, the front notices a deletion only if a list of users does not name them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,11 +33,11 @@ const POKE_EVERY: Time = 1_000_000_000;
 pub(super) struct Witnesses {
     first_token: usize,
     call_timeout: Time,
-    /// The witnesses. Places are reused.
+    /// The witnesses. A place is used again after its witness is removed.
     places: Vec<Option<Witness>>,
-    /// Something has happened since the witnesses were last checked.
+    /// Whether something has happened since the witnesses were last checked.
     touched: bool,
-    /// The time when the next witness is due.
+    /// The time when the front must next act on a witness.
     next_look: Option<Time>,
 }
 
@@ -61,7 +61,7 @@ enum Watched {
 }
 
 impl Witnesses {
-    /// `first_token`: the first of [`WITNESSES_MAX`] tokens.
+    /// `first_token`: the first of [`WITNESSES_MAX`] consecutive tokens.
     pub(super) fn new(first_token: usize, call_timeout: Time) -> Witnesses {
         Witnesses {
             first_token,
@@ -72,7 +72,7 @@ impl Witnesses {
         }
     }
 
-    /// Calls take this long at most from now on.
+    /// Sets the longest time of a call, from which the bounds of each witness follow.
     pub(super) fn set_call_timeout(&mut self, call_timeout: Time) {
         self.call_timeout = call_timeout;
         for witness in self.places.iter_mut().flatten() {
@@ -85,7 +85,7 @@ impl Witnesses {
         (self.first_token..self.first_token + WITNESSES_MAX).contains(&token.0)
     }
 
-    /// Reads and writes after an event of a connection.
+    /// Reads and writes on a connection after an event of this connection.
     pub(super) fn note(&mut self, event: &Event, scratch: &mut [u8], shared: &Shared) {
         let place = event.token().0.checked_sub(self.first_token);
         if let Some(Some(witness)) = place.and_then(|place| self.places.get_mut(place)) {
@@ -95,7 +95,7 @@ impl Witnesses {
         }
     }
 
-    /// Returns the time when a witness is due although nothing arrives.
+    /// Returns the time when the front must act on a witness even if nothing arrives.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         self.next_look
     }
@@ -241,11 +241,11 @@ impl<U: Upstream> Front<U> {
         self.witnesses.places = places;
     }
 
-    /// Serves a witness. Returns whether the witness can still be used.
+    /// Takes one turn of a witness. Returns whether the witness can still be used.
     fn keep_witness(&mut self, witness: &mut Witness) -> bool {
         let now = self.shared.now;
         for (ask, answer) in std::mem::take(&mut witness.answers) {
-            // The lane asks only the process that the server names.
+            // The witness's lane asks only the Redis process that the server names.
             let run_id = self.shared.name.as_ref().map(|name| &name.run_id);
             match witness.answered(&ask, &answer, run_id, now) {
                 Ok(None) => {}
@@ -281,7 +281,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// Called after the list of users was fetched. Removes the witnesses of users without clients.
+    /// Must be called after the list of users was fetched. Removes the witnesses of users without clients.
     pub(super) fn forget_idle_users(&mut self) {
         let clients = self.clients.iter();
         let users = clients

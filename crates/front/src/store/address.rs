@@ -68,7 +68,7 @@ impl StoreAddress {
         })
     }
 
-    /// Returns the host and port in the text of an address, if there is one.
+    /// Returns the host and port in the text of an address, if the text has them.
     #[must_use]
     pub fn place(text: &str) -> Option<(String, u16)> {
         let place = std::cell::Cell::new(None);
@@ -150,7 +150,8 @@ impl StoreAddress {
         }
     }
 
-    /// Sets the password with which connections log in. If it is replaced later, later logins use the new one.
+    /// Sets the password with which connections log in. If the password is replaced later, later logins use the new
+    /// password.
     pub(crate) fn set_password(&mut self, password: &Secret) {
         self.password = Some(password.clone());
     }
@@ -161,7 +162,7 @@ impl StoreAddress {
         user.map_or(DEFAULT, str::as_bytes)
     }
 
-    /// Returns the arguments of the AUTH command that a connection needs first, if any.
+    /// Returns the arguments of the AUTH command that a connection must send first; `None`: no login is needed.
     pub(crate) fn auth(&self) -> Option<Vec<Arc<[u8]>>> {
         let password = self.password.as_ref()?;
         let words = [Some(&b"AUTH"[..]), self.user.as_deref().map(str::as_bytes)];

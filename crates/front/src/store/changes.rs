@@ -1,8 +1,8 @@
 //! The connection on which Redis reports every changed key to the front, without its socket.
 //!
-//! First the front asks which Redis is at the other end: only the Redis that the pmnet server uses counts.
-//! Then the front asks for reports about all keys (CLIENT TRACKING ON BCAST). Once Redis has answered the request for
-//! reports, no change is missed. From time to time the front asks for a sign of life.
+//! First the front asks which Redis is at the other end, because only reports of the Redis that the pmnet server uses
+//! count. Then the front asks for reports about all keys (CLIENT TRACKING ON BCAST). Once Redis has answered the
+//! request for reports, no change is missed. From time to time the front asks for a sign of life.
 
 use std::net::SocketAddr;
 
@@ -43,7 +43,7 @@ impl From<Ended> for Heard {
     }
 }
 
-/// The connection.
+/// The connection on which Redis reports changed keys.
 pub(crate) struct ChangesLine {
     line: Line<Asked>,
     /// Run id of the process at the other end.
@@ -78,15 +78,15 @@ impl ChangesLine {
         self.run_id.as_deref()
     }
 
-    /// Asks for a sign of life, unless an answer is still to come.
+    /// Asks for a sign of life, unless the answer to an earlier question is outstanding.
     pub(crate) fn poke(&mut self) {
         if self.line.asked().is_empty() {
             self.line.ask(Asked::Life, &["PING"]);
         }
     }
 
-    /// Sends a fence if one was requested and has not been sent. Reports that come before the fence's answer may be
-    /// about old changes.
+    /// Sends a fence if a fence was requested and has not been sent. Reports that come before the answer to the fence
+    /// may be about old changes.
     pub(crate) fn fence(&mut self, asked: u64) {
         if self.is_up && self.fences < asked {
             self.fences = asked;
@@ -165,7 +165,7 @@ impl Unwritten for ChangesLine {
     }
 }
 
-/// Hands a report about keys to `tracking`.
+/// Gives a report about keys to `tracking`.
 fn told(value: &[u8], tracking: &mut Tracking) -> Result<(), Heard> {
     let odd = || Heard::Lost(UNASKED.into());
     let elements = read::elements(value).ok_or_else(odd)?;

@@ -1,7 +1,7 @@
 //! On a connection of the front, asks a store for a sign of life and for its identity.
 //!
-//! A client may wait long for the store. The client's own connection does not show whether the store has
-//! nothing to send or has stopped.
+//! A client may wait long for the store. The client's own connection does not show whether the store has nothing to
+//! send, or has stopped working.
 
 use std::net::SocketAddr;
 
@@ -16,7 +16,7 @@ use crate::limits::REPLIES;
 use crate::shell::socket::Unwritten;
 use crate::upstream::{Outcome, Time};
 
-/// Redis's answer to a connection above its limit.
+/// Redis's answer to a connection above its limit of clients.
 const FULL: &[u8] = b"-ERR max number of clients";
 
 /// Questions on this connection.
@@ -33,7 +33,7 @@ pub(crate) struct Heart {
 }
 
 impl Heart {
-    /// Makes the state of a connection that must still be made.
+    /// Makes the state of a connection whose socket must still be connected.
     pub(crate) fn new(store: &StoreAddress, now: Time) -> Heart {
         let mut line = Line::new(store, REPLIES);
         line.log_in(store, Beat::Login);
@@ -45,7 +45,7 @@ impl Heart {
         self.line.address
     }
 
-    /// Asks for a sign of life, unless an answer is still to come.
+    /// Asks for a sign of life, unless the answer to an earlier question is outstanding.
     pub(crate) fn beat(&mut self) {
         if !self.line.asked().contains(&Beat::Info) {
             self.line.ask(Beat::Info, &ASK_RUN_ID);
@@ -99,7 +99,8 @@ impl Heart {
         Ok(())
     }
 
-    /// Returns the time when the store last gave a sign of life on this connection, or when the connection was begun.
+    /// Returns the time when the store last gave a sign of life on this connection. If the store has given no sign of
+    /// life, returns the time when the connection was begun.
     pub(crate) fn proof(&self) -> Time {
         self.proof
     }

@@ -1,7 +1,7 @@
 //! The identity of the store at the other end of a connection.
 //!
 //! An address may belong to another process than the Redis that the pmnet server uses. An address leads to another
-//! process after a failover or a restart of Redis, or if it leads to different processes on the front's and on the
+//! process after a failover or a restart of Redis. It may also lead to different processes on the front's and on the
 //! server's machine. So the front asks which store is at the other end of a connection. The front sends no client's
 //! command on the connection before the answer matches the store's name from the server's barrier (`docs/spec/wire.md`
 //! §6).
@@ -15,20 +15,19 @@ const INFO_BYTES_MAX: usize = 64 * 1024;
 /// A command that the front itself sends on a connection to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Own {
-    /// AUTH of the front, HELLO or SELECT. An error ends the connection.
+    /// AUTH of the front, HELLO or SELECT. An error as the answer ends the connection.
     Setting,
-    /// The write before WAIT. An error of this write is the reply to WAIT.
+    /// The write before WAIT. An error as the answer to this write is the reply to WAIT.
     Marker,
-    /// AUTH of the client.
+    /// AUTH with the client's user and password.
     Login,
-    /// INFO server.
+    /// The command INFO server.
     Info,
-    /// HGET of the owner.
+    /// The command HGET for the owner.
     Owner,
-    /// CLIENT ID.
+    /// The command CLIENT ID.
     Client,
-    /// A command that Redis does not know. Before its answer, the store sends all messages that it still had
-    /// to send.
+    /// A command that Redis does not know. Before the store answers, it sends all messages that it still had to send.
     Fence,
 }
 
@@ -36,7 +35,7 @@ pub(crate) enum Own {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) run_id: String,
-    /// Owner of the records. `None`: not asked, or there are no records.
+    /// Owner of the records. `None`: the front has not asked for the owner, or there are no records.
     pub(crate) owner: Option<String>,
     /// The store's number for the client of this connection, if known.
     pub(crate) client: Option<i64>,
@@ -48,8 +47,8 @@ pub(crate) struct Found {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Match {
     Same,
-    /// The connection leads to this process, but the records have another owner. The server has loaded the records
-    /// again since the connection or the server read the owner.
+    /// The connection leads to this process, but the records have another owner. The server has loaded its records
+    /// again since the connection, or the server, last read the owner.
     OtherOwner,
     Other,
 }

@@ -1,11 +1,11 @@
 //! A connection to Redis, without its socket: the bytes to send, the questions without an answer, and the
 //! bytes received.
 //!
-//! Purpose: all connections to Redis use this type. The owner of a connection defines the questions and
-//! handles the answers. Owners are the client's own connection ([`crate::client`]'s `direct`), and those of
-//! the front ([`super::heart`], [`super::reads`], [`super::rights`], [`super::changes`]).
-//! Invariants: answers come in the order of the questions. A value that answers no question is [`UNASKED`],
-//! unless the owner of the connection can handle it.
+//! Purpose: all connections to Redis use this type. The owner of a connection defines the questions and handles the
+//! answers. Owners are the client's own connection ([`crate::client`]'s `direct`), and those of the front
+//! ([`super::heart`], [`super::reads`], [`super::rights`], [`super::changes`]). Invariants: answers come in the order
+//! of the questions. A value that answers no question is the error [`UNASKED`], unless the owner of the connection can
+//! handle the value.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ pub(crate) struct Line<Ask> {
 }
 
 impl<Ask> Line<Ask> {
-    /// Makes the state of a connection that must still be made.
+    /// Makes the state of a connection whose socket must still be connected.
     pub(crate) fn new(store: &StoreAddress, limits: ReplyLimits) -> Line<Ask> {
         Line {
             address: store.address,
@@ -61,7 +61,7 @@ impl<Ask> Line<Ask> {
         self.asked.push_back(ask);
     }
 
-    /// Returns the outbox, for commands without a question, or whose question is added later.
+    /// Returns the outbox, for commands without a question, and for commands whose question is added later.
     pub(crate) fn outbox(&mut self) -> &mut Vec<u8> {
         &mut self.outbox
     }
@@ -84,7 +84,7 @@ impl<Ask> Line<Ask> {
     /// Takes the next complete value.
     ///
     /// # Errors
-    /// The value is no RESP, or too large.
+    /// The bytes received are not RESP, or the value is too large.
     pub(crate) fn next(&mut self) -> Result<Option<Bytes>, Malformed> {
         let length = self.scanner.poll(&self.inbox)?;
         Ok(length.map(|length| self.take(length)))

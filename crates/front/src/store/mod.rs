@@ -1,9 +1,8 @@
-//! The front's connections to Redis, without their sockets: the questions on each, and the meaning of the
+//! The front's connections to Redis, without their sockets: the questions on each connection, and the meaning of the
 //! answers.
 //!
-//! Invariants: the front sends a client's commands only to the Redis that the pmnet server uses
-//! ([`identity`]). A value that answers no question ends its connection.
-//! Not allowed here: sockets and clocks.
+//! Invariants: the front sends a client's commands only to the Redis that the pmnet server uses ([`identity`]). If a
+//! value answers no question, the connection on which it came is ended. Not allowed here: sockets and clocks.
 
 mod address;
 pub(crate) mod changes;

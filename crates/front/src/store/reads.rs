@@ -1,22 +1,22 @@
 //! One connection to the store for reads, without its socket.
 //!
-//! All reads that wait at a moment are sent as one transaction:
+//! All reads that wait at one moment are sent as one transaction:
 //!
 //! ```text
 //! MULTI   HMGET <records> watermark chain store   [ROLE]   [SELECT n]   reads …   [SELECT 0]   EXEC
 //! ```
 //!
 //! A read's reply is used if two conditions hold: the records name the epoch that the head named, and the store has
-//! applied everything that the head requires. A client that does not know the head's answer yet gets the values of the
-//! records. The records must also name the process to which this connection leads, because a replica has the same
-//! records, but may lack effects that have no order. (For a read from a replica, the head also requires these effects,
-//! and the records must name the replica's master.) From time to time the store is also asked for its replicas. Between
-//! transactions database 0 is selected, whatever their outcome, so that no state must be remembered when a transaction
-//! is aborted. An error is handed to no client: the read becomes a bypass, and if the read itself is wrong, the bypass
-//! gets the error from the store again.
+//! applied everything that the head requires. If the head has not answered a client's question yet, the client gets the
+//! epoch and the watermark in the records. The records must also name the process to which this connection leads. A
+//! replica has the same records, but may lack effects that have no order. (For a read from a replica, the head's answer
+//! covers these effects too, and the records must name the replica's master.) From time to time the store is also asked
+//! for its replicas. After each transaction the connection is set to database 0, whatever the transaction's outcome
+//! was. So the front need not remember which database an aborted transaction has selected. No client gets an error from
+//! here. The read becomes a bypass; if the read itself is wrong, the store answers the bypass with the error again.
 //!
-//! Invariants: at most one reply to one read is held at a time. Each client whose reads were taken is told
-//! once that all its reads are complete, or that the rest will not be read. An unexpected reply ends the
+//! Invariants: at most one reply to one read is held in memory at a time. Each client whose reads were taken is told
+//! once: either that all its reads are complete, or that the rest will not be read. An unexpected reply ends the
 //! connection.
 
 use std::collections::VecDeque;
@@ -35,11 +35,11 @@ use crate::limits::BULK_BYTES_MAX;
 use crate::shell::socket::Unwritten;
 use crate::upstream::Time;
 
-/// Maximum number of transactions without a reply.
+/// Maximum number of transactions under way on one connection.
 pub(crate) const TRANSACTIONS_MAX: usize = 4;
-/// Reads in a transaction after which no further client's reads are added.
+/// Number of reads in a transaction from which on no further client's reads are added.
 const READS_PER_TRANSACTION: usize = 512;
-/// Longest head of an array, or error line, in bytes.
+/// Longest first line of an array, and longest error line, in bytes.
 const LINE_BYTES_MAX: usize = 1024;
 /// Bytes of a reply's framing that are not counted.
 const FRAMING_BYTES: usize = 64;
@@ -69,7 +69,7 @@ pub(crate) enum Told {
     Reply(Reader, Bytes),
     /// The rest of the batch is not read.
     Unread(Reader, Unread),
-    /// The replicas of the store, as the store sees them; none if it does not name them.
+    /// The replicas that the store names; empty if it names none.
     Replicas(Vec<SocketAddr>),
 }
 
@@ -78,9 +78,9 @@ pub(crate) enum Told {
 pub(crate) struct Queued {
     pub(crate) client: usize,
     pub(crate) read: StoreRead,
-    /// Since when the reads wait.
+    /// The time since which the reads have waited.
     pub(crate) since: Time,
-    /// The reads were in a transaction that the store refused because of another client's command.
+    /// Whether the reads were in a transaction that the store refused because of another client's command.
     pub(crate) again: bool,
 }
 
@@ -122,9 +122,9 @@ struct Member {
     /// Number of replies still to come.
     left: usize,
     bytes: usize,
-    /// The client has been told that the rest is not read.
+    /// Whether the client has been told that the rest is not read.
     told: bool,
-    /// The store refused one of the client's commands.
+    /// Whether the store refused one of the client's commands.
     refused: bool,
 }
 
@@ -132,23 +132,23 @@ struct Round {
     members: Vec<Member>,
     steps: Vec<Step>,
     phase: Phase,
-    /// The last SELECT succeeded.
+    /// Whether the last SELECT succeeded.
     selected: bool,
-    /// The store refused ROLE.
+    /// Whether the store refused ROLE.
     no_role: bool,
 }
 
-/// The connection.
+/// A connection to the store for reads.
 pub(crate) struct ReadsLine {
-    /// The connection asks only the questions of the greeting. The steps of transactions are known by their
+    /// The questions on this connection are those of the greeting. The steps of transactions are recognized by their
     /// order.
     line: Line<Own>,
-    /// Run id of the master, if the connection leads to a replica; `None`: it leads to the store itself.
+    /// Run id of the master, if the connection leads to a replica; `None`: it leads to the master itself.
     replica_of: Option<String>,
     protocol: Protocol,
     found: Found,
     transactions: VecDeque<Round>,
-    /// A transaction was answered.
+    /// Whether a transaction was answered.
     pub(crate) proven: bool,
     /// The store's BUSY error, if it has sent one.
     pub(crate) busy: Option<Bytes>,
@@ -167,7 +167,7 @@ impl ReadsLine {
             line.ask(Own::Setting, &["HELLO", "3"]);
         }
         line.ask(Own::Info, &ASK_RUN_ID);
-        // A replica shows its master in each transaction.
+        // A replica names its master in the record of each transaction, so it is not asked for the owner.
         if replica_of.is_none() {
             line.ask(Own::Owner, &ask_owner(records));
         }
@@ -198,7 +198,7 @@ impl ReadsLine {
         self.replica_of.as_ref().or(found).map(|run_id| &run_id[..])
     }
 
-    /// Returns since when the oldest read of the transactions has been waiting.
+    /// Returns the time since which the oldest read of the transactions has been waiting.
     pub(crate) fn oldest(&self) -> Option<Time> {
         let members = &self.transactions.front()?.members;
         members.iter().map(|member| member.waiting.since).min()
@@ -209,7 +209,7 @@ impl ReadsLine {
         self.is_known() && self.transactions.len() < TRANSACTIONS_MAX
     }
 
-    /// Begins a transaction for the waiting reads, up to the bound. `asks_role`: the store must name its
+    /// Begins a transaction for the waiting reads, up to the bound. `asks_role`: whether the store must name its
     /// replicas.
     pub(crate) fn begin(&mut self, records: &str, asks_role: bool, waiting: &mut VecDeque<Queued>) {
         let out = self.line.outbox();
@@ -256,7 +256,7 @@ impl ReadsLine {
         });
     }
 
-    /// Takes bytes from the store. `again`: gets the reads that must be repeated in another transaction.
+    /// Takes bytes from the store. Reads that must be repeated in another transaction are added to `again`.
     ///
     /// # Errors
     /// The reason why the connection is unusable. The caller must then call [`ReadsLine::end`], which tells the
@@ -380,12 +380,12 @@ impl Member {
 }
 
 impl Round {
-    /// Takes the next value from the store. Of EXEC's reply this function first takes the head, then each part. Returns
-    /// whether the value was the last value of the transaction. `run_id`: the run id of the store at the other end, or
-    /// of its master if that store is a replica.
+    /// Takes the next value from the store. EXEC's reply is taken in steps: first its head, then each of its parts.
+    /// Returns whether the value was the last value of the transaction. `run_id`: the run id of the store at the other
+    /// end, or of its master if that store is a replica.
     ///
     /// # Errors
-    /// The reply is unexpected, or the records name another store.
+    /// The reply is unexpected, or the records belong to another store.
     fn take(
         &mut self,
         value: &Bytes,
@@ -403,7 +403,7 @@ impl Round {
             Phase::Queue(at) => {
                 match self.steps[at] {
                     _ if value == "+QUEUED\r\n" => {}
-                    // No command of the transaction will run.
+                    // A busy store will run no command of the transaction.
                     _ if says_busy(value) => {
                         for member in &mut self.members {
                             member.refused = true;

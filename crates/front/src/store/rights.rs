@@ -1,9 +1,9 @@
 //! One connection to Redis on which the front asks about users, without its socket.
 //!
-//! First the front logs in as itself and asks which store is at the other end: only the Redis that the pmnet
-//! server uses knows the users. Then the front asks one question after the other. The front has two of these
-//! connections. Passwords are checked on the second connection, because a connection that is logged in as a client has
-//! only that client's rights.
+//! First the front logs in as itself and asks which store is at the other end. Only the Redis that the pmnet server
+//! uses has the right list of users. Then the front asks its questions, each after the answer to the previous question.
+//! The front has two such connections. The second connection checks passwords, because a connection that is logged in
+//! as a client has only that client's rights.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::users::{Credentials, Place, Ruling, Secret};
 const ASKED_MAX: usize = 256;
 /// The first Redis version that may give no answer to a wrong password.
 const SILENT_VERSION: (u32, u32) = (7, 2);
-/// Limits of Redis's answers. A list of all users is the longest.
+/// Limits of Redis's answers. The longest answer is the list of all users.
 const REPLIES: ReplyLimits = ReplyLimits {
     line_bytes: 64 * 1024,
     bulk_bytes: 1024 * 1024,
@@ -33,7 +33,7 @@ const REPLIES: ReplyLimits = ReplyLimits {
 /// The subject of a client's question to Redis.
 #[derive(Debug)]
 pub(crate) enum About {
-    /// Whether this is the password of this user, or of the user `default` if none is named.
+    /// Whether this is the password of `user`, or of the user `default` if `user` is `None`.
     Login {
         user: Option<Box<[u8]>>,
         password: Secret,
@@ -71,7 +71,7 @@ pub(crate) enum Answer {
 pub(crate) struct Ticket {
     pub(crate) client: usize,
     pub(crate) question: Question,
-    /// The question is being asked for the second time.
+    /// Whether the question is being asked for the second time.
     pub(crate) again: bool,
 }
 
@@ -81,15 +81,15 @@ pub(crate) enum Ask {
     /// A question for the list of users: its number, and its time.
     List(u64, Time),
     Client(Ticket),
-    /// Selects this database. The next question is about a command in this database.
+    /// Selects this database. The question after this one is about a command in this database.
     Select(u32),
-    /// Logs in as this user, for the rest of the connection.
+    /// Logs in as this user. The connection then stays logged in as this user.
     Witness(Arc<Credentials>),
     /// Asks for a sign of life. The question needs no right.
     Poke,
 }
 
-/// A command that was sent. The commands of the greeting are sent first.
+/// A command that was sent on the connection. The commands of the greeting are sent first.
 #[derive(Debug)]
 enum Sent {
     Login,
@@ -97,7 +97,7 @@ enum Sent {
     Ask(Ask),
 }
 
-/// The connection.
+/// A connection on which the front asks about users.
 pub(crate) struct RightsLine {
     line: Line<Sent>,
     /// Run id and version of the process at the other end.
@@ -129,9 +129,9 @@ impl RightsLine {
 
     /// Whether this question may be asked now.
     ///
-    /// While a password is checked, no other question may be outstanding. Redis 7.2 to 8.6 give no answer to a wrong
-    /// password while an earlier answer is still to be sent. Then the next answer, which belongs to the login of
-    /// another client, would be taken for the answer to the wrong password.
+    /// While a password is checked, no other question may be outstanding on the connection. Redis 7.2 to 8.6 give no
+    /// answer to a wrong password while an earlier answer is still to be sent. The front would then take the next
+    /// answer, to the login of another client, for the answer to the wrong password.
     pub(crate) fn takes(&self, ask: &Ask) -> bool {
         let is_silent = |(_, version): &(String, (u32, u32))| *version >= SILENT_VERSION;
         let asked = self.line.asked();
@@ -179,7 +179,7 @@ impl RightsLine {
         self.line.sent(Sent::Ask(ask));
     }
 
-    /// Takes bytes from Redis. `answers` gets the questions with their replies.
+    /// Takes bytes from Redis. The answered questions are added to `answers`, with their replies.
     ///
     /// # Errors
     /// The reason why the connection is unusable.

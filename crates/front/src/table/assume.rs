@@ -1,8 +1,8 @@
 //! `--assume-ok`: commands that the operator wants acknowledged early although Redis may refuse them.
 //!
 //! A listed command gets `+OK` once it is durable in the devices. If Redis then refuses the command (HMSET on a key
-//! that holds a list, LSET beyond the end), it has no effect and the client gets no error. So only commands that answer
-//! `+OK` on success can be listed, and only their usual forms are acknowledged early.
+//! that holds a list, LSET beyond the end), the command has no effect, and the client gets no error. So only commands
+//! that answer `+OK` on success can be listed, and only their usual forms are acknowledged early.
 
 use super::FACTS;
 use super::early::touches_reserved;
@@ -70,8 +70,8 @@ pub(super) fn validate<S: AsRef<str>>(list: &[S]) -> Result<Vec<&'static str>, A
     Ok(names)
 }
 
-/// Whether the command has a form that Redis accepts if the keys are as the operator assumes. The number of
-/// arguments must have been checked.
+/// Whether Redis accepts the command in this form, provided that the keys are as the operator assumes. The number of
+/// arguments must have been checked before.
 pub(super) fn usual(name: &str, arguments: &Arguments<'_>) -> bool {
     let integer = |index| parse_integer(arguments.get(index)).is_some();
     let form = match name {

@@ -13,52 +13,52 @@ use pmnet_wire::guard::UNNAMED_KEYS;
 pub(super) enum Rule {
     /// The command is acknowledged early if [`early_ack`] holds; otherwise it is executed exactly once.
     Early,
-    /// A bypass that may be repeated.
+    /// The command is a bypass that may be repeated.
     Read,
     /// The command is executed exactly once.
     Write,
     /// The command may be repeated. If one of these words is an argument, the command is executed exactly once.
     ReadUnless(&'static [&'static str]),
-    /// The subcommand decides: The subcommand decides: `reads` may be repeated, `refused` are refused, all other
-    /// subcommands are executed exactly once.
+    /// The subcommand decides: `reads` may be repeated, `refused` are refused, and all other subcommands are executed
+    /// exactly once.
     Container {
         reads: &'static [&'static str],
         refused: &'static [(&'static str, &'static str)],
     },
-    /// As `Container`, and KILL is passed.
+    /// As `Container`, but the subcommand KILL is passed.
     Scripts {
         reads: &'static [&'static str],
         refused: &'static [(&'static str, &'static str)],
     },
-    /// CLUSTER: as `Container` for the subcommands that this program knows. Newer subcommands that read may be
-    /// repeated; all other newer subcommands are refused.
+    /// The command CLUSTER. As `Container` for the subcommands that this program knows. Newer subcommands that only
+    /// read may be repeated; all other newer subcommands are refused.
     Cluster {
         reads: &'static [&'static str],
         refused: &'static [(&'static str, &'static str)],
     },
     /// The facts decide ([`by_facts`]).
     Learned,
-    /// The command is passed if BLOCK is among its options (from argument `from` up to STREAMS).
+    /// The command is passed if the word BLOCK is among its options, which are the arguments from `from` up to STREAMS.
     BlockOption { from: usize, read_only: bool },
     /// The front answers the command.
     Local(Local),
     /// The command is passed to the store.
     Pass(Pass),
-    /// The command is refused.
+    /// The command is refused with this reason.
     Refuse(&'static str),
 }
 
-/// A bypass that may be repeated.
+/// A bypass that may be executed repeatedly.
 const REPEATABLE: Action = Action::Bypass {
     read_only: true,
     alone: false,
 };
-/// A bypass that is executed once.
+/// A bypass that is executed exactly once.
 const ONCE: Action = Action::Bypass {
     read_only: false,
     alone: false,
 };
-/// A bypass that is executed once, in a pack of its own.
+/// A bypass that is executed exactly once, in a pack of its own.
 const ONCE_ALONE: Action = Action::Bypass {
     read_only: false,
     alone: true,
@@ -138,19 +138,18 @@ fn is_listed(
     names.any(|word| arguments.is(1, word)) || refused.iter().any(|(word, _)| arguments.is(1, word))
 }
 
-/// Returns the action for a command that this program does not know by name, from its facts.
+/// Returns the action for a command that this program does not know by name, decided by the facts about the command.
 ///
-/// If the facts are incomplete, the safe action is chosen. A command that changes keys without naming them
-/// could change pmnet's own keys. A command that depends on the state of its connection must not run on a
-/// connection with another client's state.
+/// If the facts are incomplete, the safe action is chosen. A command that changes keys without naming them could change
+/// pmnet's own keys. A command that depends on the state of its connection must not run on a connection that has
+/// another client's state.
 fn by_facts(facts: &Facts) -> Action {
     let has = |flag| facts.has(flag);
     let keys = facts.names_keys();
     if has(INTERNAL) {
         return Action::Refuse(FOR_ITSELF);
     }
-    // Writes without keys are checked first, because commands that pass through to the store are not checked for
-    // pmnet's records.
+    // This check comes first, because the front does not check commands that pass through for pmnet's records.
     if has(WRITE) && !keys {
         return Action::Refuse(UNNAMED_KEYS);
     }
@@ -234,8 +233,8 @@ const fn refuse(why: &'static str) -> Row {
     (Rule::Refuse(why), "")
 }
 
-/// Makes a row for a command of which these subcommands may be repeated (`*`: all); all other subcommands are executed
-/// exactly once.
+/// Makes a row for a command whose `reads` are subcommands that may be repeated (`*`: all). All other subcommands are
+/// executed exactly once.
 const fn container(reads: &'static [&'static str], note: &'static str) -> Row {
     let refused = &[];
     (Rule::Container { reads, refused }, note)
@@ -409,7 +408,7 @@ fn without_row(facts: &Facts) -> Row {
     } else if facts.has(READONLY) && !facts.has(WRITE) {
         (Rule::Read, "")
     } else {
-        // Commands without a description belong to this case, too, because the rule is safe for every command.
+        // A command without a description also gets this rule, because the rule is safe for every command.
         (Rule::Write, "")
     }
 }

@@ -1,5 +1,5 @@
-//! Decides which commands may be acknowledged before Redis has received them (protocol.md §1 "nilext"). The
-//! rule is [`pmnet_wire::promise`], which the store's adaptor obeys as well.
+//! Decides which commands may be acknowledged before Redis has received them (protocol.md §1 "nilext"). The rule is
+//! [`pmnet_wire::promise`], which the store's adaptor applies, too.
 
 use pmnet_wire::promise::{RECORDS_PREFIX, is_promised};
 

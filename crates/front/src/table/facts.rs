@@ -1,13 +1,13 @@
-//! The commands of Redis 7.0, by its own answer to `COMMAND`.
+//! The commands of Redis 7.0, as Redis itself describes them in its answer to `COMMAND`.
 //!
-//! Generated from a running server by the test `facts_match_the_server`; `UPDATE_FACTS=1` writes it anew.
-//! Columns: name, arity (negative: at least), flags, first key, last key, step.
+//! The test `facts_match_the_server` generates this file from a running server; `UPDATE_FACTS=1` writes the file anew.
+//! Columns: name, arity (negative: minimum), flags, first key, last key, step.
 
 use super::{
     ADMIN, BLOCKING, DENYOOM, Facts, MOVABLEKEYS, NO_MULTI, NOSCRIPT, PUBSUB, READONLY, WRITE, fact,
 };
 
-/// Version of the server that the table was generated from.
+/// Version of the server from which the table was generated.
 pub const SERVER_VERSION: &str = "7.0.15";
 
 /// Every command, by name.

@@ -1,7 +1,7 @@
-//! Finds the keys among the arguments of a command. No other code finds keys.
+//! Finds the keys among the arguments of a command. All other code uses this module to find keys.
 //!
-//! The result is the same as that of `COMMAND GETKEYS`, which Redis uses for its cluster. For invalid arguments the
-//! result has no keys, or too few; the store's error then says what is wrong.
+//! The result is the same as that of `COMMAND GETKEYS`, which Redis uses for its cluster. If the arguments are invalid,
+//! the result has no keys, or too few. The store's error then says what is wrong.
 
 use pmnet_resp::{Arguments, parse_integer};
 
@@ -19,24 +19,24 @@ pub struct KeySpec {
 pub(super) enum Begin {
     /// The keys begin at this argument.
     Index(usize),
-    /// The keys begin after this word. The search for the word begins at this argument; if the number is negative, it
-    /// runs from the end towards the beginning.
+    /// The keys begin after this word. The search for the word begins at the argument with this number. If the number
+    /// is negative, it counts from the end, and the search runs towards the beginning.
     Keyword(&'static str, i32),
 }
 
 /// The arguments that are keys, from the beginning of the search on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Find {
-    /// Every `step`-th argument up to `last`. A `last` of 0 or more counts from the first key. A negative `last` counts
-    /// from the end of all arguments or, with a `limit`, from the end of the first of `limit` equal parts of the
-    /// remaining arguments.
+    /// Every `step`-th argument up to `last`. If `last` is 0 or more, it counts from the first key. If `last` is
+    /// negative, it counts from the end of all arguments. With a `limit`, it counts from the end of the first of
+    /// `limit` equal parts of the remaining arguments.
     Range {
         last: i32,
         step: usize,
         limit: usize,
     },
-    /// The argument `at` is the number of keys, and the argument `first` is the first key. Both positions
-    /// count from the beginning.
+    /// The argument `at` is the number of keys, and the argument `first` is the first key. Both positions count from
+    /// the place at which the search begins.
     Number {
         at: usize,
         first: usize,
@@ -100,8 +100,8 @@ fn behind_word(arguments: &Arguments<'_>, word: &str, from: i32) -> Option<usize
     found.map(|at| at + 1)
 }
 
-/// The keys that a [`NEW`] command names, in the order of its specifications, and within a specification in
-/// the order of the arguments.
+/// The keys that a [`NEW`] command names. The keys are in the order of the command's specifications, and within a
+/// specification in the order of the arguments.
 pub(crate) struct Named<'a> {
     arguments: Arguments<'a>,
     places: Places,
@@ -109,7 +109,7 @@ pub(crate) struct Named<'a> {
 }
 
 impl<'a> Named<'a> {
-    /// Makes the iterator for keys at fixed positions, which must exist among `arguments`.
+    /// Makes the iterator for keys at fixed positions, all of which must exist among `arguments`.
     pub(super) fn fixed(
         arguments: Arguments<'a>,
         first: usize,
@@ -140,8 +140,8 @@ impl<'a> Iterator for Named<'a> {
     }
 }
 
-/// Returns all keys that a [`NEW`] command names; empty if it has none. `None`: their places are unknown, or
-/// the arguments are invalid.
+/// Returns all keys that a [`NEW`] command names; empty if the command has none. `None`: the places of the keys are
+/// unknown, or the arguments are invalid.
 pub(crate) fn named<'a>(facts: &Facts, arguments: &Arguments<'a>) -> Option<Named<'a>> {
     let fits = |spec: &KeySpec| spec.places(arguments).is_some();
     (!facts.has(OPAQUE) && facts.keys.iter().all(fits)).then(|| Named {
@@ -151,7 +151,7 @@ pub(crate) fn named<'a>(facts: &Facts, arguments: &Arguments<'a>) -> Option<Name
     })
 }
 
-/// Returns all keys of a command, keys that are read and keys that are written, in the order of its arguments. Empty if
+/// Returns all keys of a command, whether it reads or writes them, in the order of its arguments. The list is empty if
 /// the command has no keys, or if their places are unknown.
 #[must_use]
 pub fn keys<'a>(verdict: &Verdict, arguments: &Arguments<'a>) -> Vec<&'a [u8]> {
@@ -200,16 +200,16 @@ pub fn keys<'a>(verdict: &Verdict, arguments: &Arguments<'a>) -> Vec<&'a [u8]> {
     }
 }
 
-/// The options of SORT that concern other keys.
+/// The options of SORT by which it uses other keys than its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SortOptions {
-    /// Position of the key to store to.
+    /// Position of the key into which the result is stored.
     pub(crate) store: Option<usize>,
-    /// The command has the option BY with other keys.
+    /// Whether the option BY names other keys.
     pub(crate) by: bool,
-    /// The command has the option GET with other keys.
+    /// Whether the option GET names other keys.
     pub(crate) get: bool,
-    /// The first option for which Redis's check of rights decides that the command reads other keys.
+    /// The first option for which Redis, when it checks rights, decides that the command reads other keys.
     pub(crate) others: Option<&'static str>,
 }
 
@@ -262,7 +262,7 @@ pub(crate) fn fixed<'a>(facts: &Facts, arguments: &Arguments<'a>) -> Vec<&'a [u8
         .collect()
 }
 
-/// Returns the keys after the argument at `at`, which is their number.
+/// Returns the keys after the argument at `at`. This argument is the number of keys.
 pub(crate) fn counted<'a>(arguments: &Arguments<'a>, at: usize) -> Vec<&'a [u8]> {
     if at >= arguments.len() {
         return Vec::new();
@@ -275,7 +275,7 @@ pub(crate) fn counted<'a>(arguments: &Arguments<'a>, at: usize) -> Vec<&'a [u8]>
         .collect()
 }
 
-/// Returns the keys of [`counted`], or none if there are fewer arguments than their number says.
+/// Returns the keys of [`counted`], or none if there are fewer arguments than the number of keys requires.
 fn all_counted<'a>(arguments: &Arguments<'a>, at: usize) -> Vec<&'a [u8]> {
     let count = parse_integer(arguments.get(at)).and_then(|count| usize::try_from(count).ok());
     let there = arguments.len().saturating_sub(at + 1);
@@ -297,7 +297,8 @@ fn all_streams<'a>(arguments: &Arguments<'a>, from: usize) -> Vec<&'a [u8]> {
     }
 }
 
-/// Returns the first half of the arguments after STREAMS, which is searched among the options from `from` on.
+/// Returns the first half of the arguments after STREAMS. The word STREAMS is searched among the options from `from`
+/// on.
 pub(crate) fn streams<'a>(arguments: &Arguments<'a>, from: usize) -> Vec<&'a [u8]> {
     let Some(at) = (from..arguments.len()).find(|at| arguments.is(*at, "STREAMS")) else {
         return Vec::new();

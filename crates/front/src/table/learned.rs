@@ -1,9 +1,9 @@
 //! The commands of a store, from its reply to `COMMAND`: facts about newer versions and modules.
 //!
-//! Learned facts, names and key specifications are kept until this process ends, each once, for all threads. So a
-//! look-up can return a static reference. The number of kept values is small, because a store that is asked again
-//! describes the same commands. Beyond [`KEPT_MAX`] nothing more is learned. This module does not decide how a command
-//! is treated.
+//! Learned facts, names and key specifications are kept until this process ends. Each learned value is kept once, for
+//! all threads. So a look-up can return a static reference. The number of kept values is small, because a store that is
+//! asked again describes the same commands. Beyond [`KEPT_MAX`] nothing more is learned. This module does not decide
+//! how a command is treated.
 
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -23,10 +23,11 @@ use super::{
 const COMMANDS_MAX: usize = 8192;
 /// Maximum number of key specifications of one command.
 const SPECS_MAX: usize = 16;
-/// Maximum number of kept names, over all stores. The bound also holds for specifications, and for facts.
+/// Maximum number of kept names, over all stores. The number of kept specifications, and the number of kept facts, have
+/// the same bound.
 const KEPT_MAX: usize = 32_768;
 
-/// The flags, each with Redis's name of the flag.
+/// The flags, each with the name that Redis gives it.
 const FLAGS: [(&str, u32); 13] = [
     ("readonly", READONLY),
     ("write", WRITE),
@@ -43,11 +44,11 @@ const FLAGS: [(&str, u32); 13] = [
     // The name of this flag before Redis 7.
     ("random", NONDETERMINISTIC),
 ];
-/// The flags of commands that are known by name, as in the compiled facts.
+/// The flags that the compiled facts have for a command that is known by name.
 const COMPILED_FLAGS: u32 = ((1 << 9) - 1) | INTERNAL;
 
-/// Prefix of commands of search modules. The description by such a module cannot be trusted: it calls an
-/// index a key, names no document, and gives the flag of a read to many commands that write.
+/// Prefix of commands of search modules. The descriptions by such a module are wrong: they call an index a key, name no
+/// documents, and give the flag of a read to many commands that write.
 const SEARCH_PREFIX: &str = "FT.";
 /// Commands of search modules that only read.
 const SEARCHES: [&str; 15] = [
@@ -116,7 +117,7 @@ impl Learned {
                 left = left.checked_sub(1).ok_or(LearnError::Many)?;
                 subs.push(Row::parse(sub).ok_or(LearnError::Form)?);
             }
-            // A longer name is never looked up.
+            // A name of this length is never looked up.
             if row.name.len() > NAME_BYTES_MAX {
                 continue;
             }
@@ -127,7 +128,7 @@ impl Learned {
         Ok(learned)
     }
 
-    /// Returns the number of commands, and how many of them this program does not know by name.
+    /// Returns the number of commands, and the number of those that this program does not know by name.
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {
         let new = self
@@ -153,11 +154,12 @@ struct Row<'a> {
     name: String,
     arity: i32,
     flags: u32,
-    /// First key, last key, step.
+    /// First key, last key and step, as in [`Facts`].
     fixed: [i32; 3],
     specs: Vec<Spec>,
     subcommands: Vec<&'a [u8]>,
-    /// The reply is from a version before Redis 7. Such a reply does not describe blocking, subcommands or modules.
+    /// Whether the reply is from a version before Redis 7. A reply before Redis 7 does not describe blocking,
+    /// subcommands or modules.
     is_old: bool,
 }
 
@@ -208,8 +210,8 @@ impl<'a> Row<'a> {
                     }
                 }
             }
-            // The reply describes only fixed places of keys. A command that this program does not know by name is taken
-            // for a command of a module.
+            // The reply describes only fixed places of keys. A command that this program does not know by name counts
+            // as a command of a module.
             None if flags & MOVABLEKEYS != 0 => flags |= MODULE | OPAQUE,
             None => {
                 flags |= MODULE;
@@ -246,7 +248,7 @@ enum Parsed {
     Whole(Spec),
     /// The specification is about an argument that is not a key.
     NoKey,
-    /// The specification does not describe the places of keys, or not of all.
+    /// The specification does not describe all places of the keys.
     Part,
 }
 
@@ -290,7 +292,7 @@ impl Spec {
         Some(Parsed::Whole(Spec { begin, find }))
     }
 
-    /// Returns the specification for keys at fixed places, if there are any.
+    /// Returns the specification for keys at fixed places, if the command has such keys.
     fn fixed([first, last, step]: [i32; 3]) -> Option<Spec> {
         let at = usize::try_from(first).ok().filter(|first| *first > 0)?;
         let last = if last < 0 {
@@ -320,7 +322,7 @@ fn part<'a>(columns: &[&'a [u8]], name: &[u8]) -> Option<(&'a [u8], Vec<&'a [u8]
     Some((text(value(&part, b"type")?)?, spec.unwrap_or_default()))
 }
 
-/// Returns a name of printable ASCII.
+/// Returns a name if it consists of printable ASCII.
 fn word(reply: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(text(reply)?).ok()?;
     let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
@@ -333,14 +335,14 @@ static KEPT: Mutex<Kept> = Mutex::new(Kept {
     facts: None,
 });
 
-/// Interned names, specifications and facts, each once.
+/// Interned names, specifications and facts. Each value is kept once.
 struct Kept {
     names: Option<HashSet<&'static str>>,
     specs: Option<HashSet<&'static [KeySpec]>>,
     facts: Option<HashSet<&'static Facts>>,
 }
 
-/// Returns the interned value that equals this value. If there is no such value, adds it. `None`: the bound is reached.
+/// Returns the interned value that equals `value`. If there is no such value, adds it. `None`: the bound is reached.
 fn keep<T: ?Sized + Hash + Eq>(
     all: &mut Option<HashSet<&'static T>>,
     value: &T,
@@ -384,12 +386,12 @@ impl Kept {
         let mut subcommands = Vec::with_capacity(subs.len());
         for sub in subs {
             let own = sub.name.strip_prefix(name);
-            // A look-up would not find this name.
+            // A look-up would not find a subcommand whose name has another form.
             if !own.is_some_and(|own| own.starts_with('|')) {
                 continue;
             }
             let known = compiled.and_then(|_| SUBCOMMANDS.iter().find(|f| f.name == sub.name));
-            // A subcommand without compiled facts is decided like its command.
+            // A subcommand without compiled facts is treated like its command.
             let origin = known.or(compiled).map_or(learned, Origin::Compiled);
             subcommands.push(self.facts(sub, origin)?);
         }

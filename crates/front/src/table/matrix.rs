@@ -1,4 +1,4 @@
-//! Generates the page of all commands. The matrix of the page is written from the table that the code uses.
+//! Generates the page about all commands. The matrix in the page is written from the table that the code uses.
 
 use std::fmt::Write as _;
 
@@ -6,10 +6,10 @@ use super::assume::ASSUMABLE;
 use super::decide::{Rule, decide};
 use super::{FACTS, SERVER_VERSION};
 
-/// The prose. The placeholders in the prose are replaced by generated text.
+/// The prose of the page. The placeholders in the prose are replaced by generated text.
 const GUIDE: &str = include_str!("guide.md");
 
-/// Returns the whole of `docs/use/commands.md`.
+/// Returns the whole page `docs/use/commands.md`.
 #[must_use]
 pub fn guide_markdown() -> String {
     let mut matrix = String::from("| command | what the front does | remark |\n|---|---|---|\n");
@@ -20,7 +20,7 @@ pub fn guide_markdown() -> String {
             Rule::Read => "read",
             Rule::Write => "write",
             Rule::ReadUnless(_) | Rule::Container { .. } | Rule::Cluster { .. } => "read or write",
-            // No compiled command has this rule.
+            // No command of the compiled facts has this rule.
             Rule::Learned => "as the store says",
             Rule::Scripts { .. } => "read, write or pass-through",
             Rule::BlockOption {

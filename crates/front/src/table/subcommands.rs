@@ -1,7 +1,7 @@
-//! The subcommands of Redis 7.0's commands, by its own answer to `COMMAND`.
+//! The subcommands of Redis 7.0's commands, as Redis itself describes them in its answer to `COMMAND`.
 //!
-//! Generated from a running server by the test `facts_match_the_server`; `UPDATE_FACTS=1` writes it anew.
-//! Columns as in `facts.rs` beside it.
+//! The test `facts_match_the_server` generates this file from a running server; `UPDATE_FACTS=1` writes the file anew.
+//! The columns are those of `facts.rs`.
 
 use super::{ADMIN, DENYOOM, Facts, NOSCRIPT, PUBSUB, READONLY, WRITE, fact};
 

@@ -10,7 +10,7 @@ use crate::table::{Facts, NEW, PUBSUB, READONLY, Sub, Verdict, WRITE, named};
 pub(crate) enum Access {
     Reads,
     Writes,
-    /// Unknown before the command runs: a script, or a command whose keys or effect are unknown.
+    /// The use is unknown before the command runs: a script, or a command whose keys or effect are unknown.
     May,
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn accessed_keys<'a>(
         return of_new(facts, arguments);
     }
     let (access, keys) = match facts.name {
-        // Redis registers the keys that a script names when the script reads.
+        // Redis registers the keys that a script names if the script reads keys.
         "EVAL" | "EVALSHA" | "EVAL_RO" | "EVALSHA_RO" | "FCALL" | "FCALL_RO" => {
             (Access::May, counted(arguments, 2))
         }
@@ -45,13 +45,13 @@ pub(crate) fn accessed_keys<'a>(
     (!keys.is_empty()).then_some((access, keys))
 }
 
-/// Keys of a command that is not known: any argument may be a key that it reads.
+/// Returns the keys of an unknown command: any argument may be a key that the command reads.
 fn any_argument<'a>(arguments: &Arguments<'a>) -> Option<(Access, Vec<&'a [u8]>)> {
     let all: Vec<&[u8]> = arguments.iter().skip(1).collect();
     (!all.is_empty()).then_some((Access::May, all))
 }
 
-/// Keys of a command that the store has described.
+/// Returns the keys of a command that only the store has described.
 fn of_new<'a>(facts: &Facts, arguments: &Arguments<'a>) -> Option<(Access, Vec<&'a [u8]>)> {
     let access = match () {
         () if facts.has(READONLY) => Access::Reads,

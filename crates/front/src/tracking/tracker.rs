@@ -1,4 +1,4 @@
-//! The tracking settings of one client: CLIENT TRACKING ON with its options, CLIENT CACHING.
+//! The tracking settings of one client: CLIENT TRACKING ON with its options, and CLIENT CACHING.
 
 use bytes::Bytes;
 use pmnet_resp::{
@@ -29,16 +29,16 @@ const PREFIX_BYTES_MAX: usize = 64 * 1024;
 /// A client with CLIENT TRACKING ON.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tracker {
-    /// The client that is told in place of this client; 0: no other client.
+    /// The client that gets the messages in place of this client; 0: no other client.
     pub(crate) redirect: u64,
-    /// The client named in REDIRECT has disconnected.
+    /// Whether the client named in REDIRECT has disconnected.
     pub(crate) broken: bool,
     pub(crate) no_loop: bool,
     /// `Some`: mode BCAST. The client is told of every changed key that begins with one of these prefixes.
     broadcast: Option<Vec<Bytes>>,
     opt_in: bool,
     opt_out: bool,
-    /// CLIENT CACHING was sent, and concerns the next command.
+    /// Whether CLIENT CACHING was sent, which concerns the next command.
     pub(crate) caching: bool,
 }
 
@@ -57,7 +57,7 @@ impl Wish {
     /// Parses the options of `CLIENT TRACKING ON|OFF …`.
     ///
     /// # Errors
-    /// Redis's error.
+    /// Redis's error for invalid options.
     pub(crate) fn parse(
         arguments: &Arguments<'_>,
         is_there: impl Fn(i64) -> bool,
@@ -96,10 +96,10 @@ impl Wish {
         Ok(wish)
     }
 
-    /// Returns the settings of a client that sends these options. `before`: the client's present settings.
+    /// Returns the settings of a client that has sent these options. `before`: the client's present settings.
     ///
     /// # Errors
-    /// Redis's error, if the options contradict each other or `before`.
+    /// Redis's error, if the options contradict each other or the settings in `before`.
     pub(super) fn apply(
         self,
         before: Option<&Tracker>,
@@ -183,7 +183,7 @@ impl Tracker {
         self.broadcast.as_deref().unwrap_or_default()
     }
 
-    /// Whether the client may cache the reads of its next command. `asked`: CLIENT CACHING YES was queued
+    /// Whether the client may cache the reads of its next command. `asked`: whether CLIENT CACHING YES was queued
     /// earlier in the client's MULTI.
     pub(crate) fn keeps(&self, asked: bool) -> bool {
         let opted_in = !self.opt_in || self.caching || asked;

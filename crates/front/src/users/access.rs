@@ -8,17 +8,18 @@ use super::CREDENTIAL_BYTES_MAX;
 /// The clients that may use the front, and their rights.
 #[derive(Clone, Debug, Default)]
 pub enum Access {
-    /// Redis's users, with their rights in Redis. A client that has not logged in is Redis's user `default`,
-    /// if that user needs no password. A client on another machine cannot be a user without a password.
+    /// Redis's users, with their rights in Redis. A client that has not logged in is Redis's user `default`, if that
+    /// user needs no password. A user without a password can be used only from the front's own machine.
     #[default]
     Redis,
-    /// All clients with this password, with all rights of the pmnet server. Redis's users do not count.
+    /// All clients that log in with this password, with all rights of the pmnet server. Redis's users have no meaning
+    /// at the front.
     Password(Secret),
     /// All clients, without a password, with all rights of the pmnet server.
     Anyone,
 }
 
-/// Whether `guess` is the password. The time of the comparison reveals nothing about the password or its length.
+/// Whether `guess` is the password. The duration of the comparison reveals nothing about the password or its length.
 pub(crate) fn is_password(secret: &Secret, guess: &[u8]) -> bool {
     let padded = |bytes: &[u8]| {
         let mut all = [0_u8; CREDENTIAL_BYTES_MAX];

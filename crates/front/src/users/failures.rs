@@ -1,4 +1,4 @@
-//! Counts failed logins, and limits the failed logins of one address in a second, so that passwords cannot be guessed.
+//! Counts failed logins, and limits their number in a second for each address, so that passwords cannot be guessed.
 
 use std::net::IpAddr;
 
@@ -6,18 +6,19 @@ use rustc_hash::FxHashMap;
 
 use crate::upstream::Time;
 
-/// Failed logins of one address within [`WINDOW`] after which it has to wait.
+/// Number of failed logins within [`WINDOW`] after which an address has to wait.
 const FAILURES_MAX: u32 = 20;
-/// Length of the window in nanoseconds.
+/// Length of the window in which failed logins are counted, in nanoseconds.
 const WINDOW: Time = 1_000_000_000;
-/// Maximum number of addresses that are remembered. If there are more addresses, all of them are forgotten.
+/// Maximum number of addresses that are remembered. When more addresses than this have failed, the front forgets all
+/// remembered addresses.
 const ADDRESSES_MAX: usize = 4096;
 
 /// Failed logins by address.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     total: u64,
-    /// For each address, the beginning of its window, and the number of failures since then.
+    /// For each address, the beginning of its window, and the number of failures since the beginning.
     recent: FxHashMap<IpAddr, (Time, u32)>,
 }
 
@@ -33,7 +34,7 @@ impl Failures {
     /// Notes a failed login from this address.
     pub(super) fn note(&mut self, address: IpAddr, now: Time) {
         self.total += 1;
-        // Logged at counts that are powers of two, so that many failures do not flood the log.
+        // The failure is logged at counts that are powers of two, so that many failures do not flood the log.
         if self.total.is_power_of_two() {
             tracing::warn!(total = self.total, client = %address, "PM3306 a client could not log in");
         }

@@ -1,24 +1,24 @@
 //! A user's rights, as a line of `ACL LIST` describes them.
 //!
-//! A rule that the front does not understand (of a newer Redis, or of another server) may revoke any right.
-//! So a user with such a rule counts as restricted, and Redis is asked about each of its commands.
+//! A rule that the front does not understand (of a newer Redis, or of another server) may revoke any right. So a user
+//! with such a rule counts as restricted, and the front asks Redis about each command of this user.
 
-/// A key for questions to Redis. This key replaces the key of a SORT, to learn whether the command is allowed by a
-/// selector with the right to read every key. Only a pattern without other bytes can match this key.
+/// A key that stands in questions to Redis for the key of a SORT. A question with this key shows whether a selector
+/// that may read every key allows the command. Only a pattern without any literal byte other than 1 can match this key.
 pub(super) const PROBE_KEY: &[u8] = &[1; 16];
 
 /// The rules of one user.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Rules {
     pub(super) on: bool,
-    /// The user accepts any password.
+    /// Whether the user accepts any password.
     pub(super) nopass: bool,
-    /// The user may use every command, key and channel.
+    /// Whether the user may use every command, key and channel.
     pub(super) full: bool,
-    /// The rights do not depend on the keys of a command.
+    /// Whether the rights do not depend on the keys of a command.
     pub(super) keyless: bool,
-    /// The user has a rule about databases (Valkey's `db=`), or a rule that is not understood. So a question to Redis
-    /// must name the right database.
+    /// Whether the user has a rule about databases (Valkey's `db=`), or a rule that is not understood. For such a user,
+    /// a question to Redis must name the right database.
     pub(super) odd: bool,
     /// Whether the user may read every key with a command that it may run.
     pub(super) reads: Reads,
@@ -28,12 +28,12 @@ pub(super) struct Rules {
     pub(super) rights: Vec<u8>,
 }
 
-/// Whether the user may read every key; SORT with BY or GET needs that right.
+/// Whether the user may read every key. SORT with BY or GET needs this right.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Reads {
     /// With each command that the user may run, the user may read every key.
     All,
-    /// With a command that it may run on [`PROBE_KEY`], the user may read every key.
+    /// With each command that it may run on [`PROBE_KEY`], the user may read every key.
     Some,
     #[default]
     None,
@@ -42,9 +42,9 @@ pub(crate) enum Reads {
 /// The rules of the root permissions, or of one selector.
 #[derive(Default)]
 struct Selector {
-    /// The rules allow the user to read every key.
+    /// Whether the rules allow the user to read every key.
     reads_all: bool,
-    /// One of the key patterns may match [`PROBE_KEY`].
+    /// Whether one of the key patterns may match [`PROBE_KEY`].
     may_match: bool,
     keys: bool,
     channels: bool,
@@ -53,7 +53,7 @@ struct Selector {
 }
 
 impl Selector {
-    /// Adds a rule about rights; false if the rule is not understood.
+    /// Adds a rule about rights. Returns false if the rule is not understood.
     fn take(&mut self, rule: &[u8]) -> bool {
         match rule {
             b"~*" => (self.keys, self.reads_all) = (true, true),
@@ -81,7 +81,7 @@ impl Selector {
     }
 }
 
-/// Whether a pattern may match [`PROBE_KEY`]. A pattern cannot match it if a part of the pattern only matches
+/// Whether a pattern may match [`PROBE_KEY`]. A pattern cannot match the key if a part of the pattern matches only
 /// other bytes.
 fn may_match_probe(pattern: &[u8]) -> bool {
     let mut rest = pattern;
@@ -99,7 +99,7 @@ fn may_match_probe(pattern: &[u8]) -> bool {
                 }
                 rest = after.get(1..).unwrap_or_default();
             }
-            // Some of these bytes change the meaning of the next bytes.
+            // Some of these bytes change the meaning of the bytes after them.
             b'\\' | b']' | b'^' | b'-' => {}
             byte if *byte == PROBE_KEY[0] => {}
             _ => return false,
@@ -211,7 +211,7 @@ mod tests {
         assert!(parse(b"bob on").is_none() && parse(b"user").is_none() && parse(b"").is_none());
     }
 
-    /// Rules of Valkey 9.1, and invented rules.
+    /// The list has rules of Valkey 9.1, and invented rules.
     #[test]
     fn a_rule_that_is_not_understood_takes_all_rights_away() {
         for odd in ["db=1", "alldbs", "!x", "%X~*", "%R", "allkeys2", "x)", ""] {
@@ -264,7 +264,7 @@ mod tests {
             ("~a +@all (~* +get)", Reads::Some),
             ("%W~* +@all (~* +get)", Reads::Some),
             ("~* +@all (~a +get)", Reads::Some),
-            // Patterns that may match the probe key.
+            // The following patterns may match the probe key.
             ("~?* +@all (~* +get)", Reads::None),
             ("~[^a]* +@all (~* +get)", Reads::None),
             ("~[a-z]* +@all (~* +get)", Reads::None),

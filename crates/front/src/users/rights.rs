@@ -15,10 +15,10 @@ use crate::store::rights::About;
 use crate::table::{Facts, MODULE, MOVABLEKEYS, PUBSUB};
 use crate::upstream::Time;
 
-/// Maximum number of remembered answers of one user, for commands with their keys. If there are more answers, all of
-/// them are forgotten.
+/// Maximum number of remembered answers of one user, for commands with their keys. When more answers than this are
+/// remembered, the front forgets all of the user's answers.
 const RULINGS_MAX: usize = 4096;
-/// Longest command whose answer is remembered, in bytes, without its values.
+/// Length of a command, without its values, above which its answer is not remembered, in bytes.
 const RULING_BYTES_MAX: usize = 512;
 /// Shortest time for which rights count while Redis does not answer, in nanoseconds: several polls.
 const KEPT_MIN: Time = 2_000_000_000;
@@ -29,7 +29,7 @@ const DRYRUN_VERSION: (u32, u32) = (7, 0);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ruling {
     Allowed,
-    /// The error that Redis gives.
+    /// Redis's error.
     Denied(Bytes),
 }
 
@@ -37,11 +37,12 @@ pub(crate) enum Ruling {
 pub(crate) struct User {
     pub(crate) name: Box<[u8]>,
     rules: Rules,
-    /// Number of the first list with these rights.
+    /// Number of the first list in which the user had these rights.
     pub(crate) changed: u64,
-    /// The commands that Redis has allowed since the last list: by name, or with these arguments. A refusal is not
+    /// The commands that Redis has allowed since the last list, whatever their arguments are. A refusal is not
     /// remembered, because the right may have been given in the meantime.
     by_name: FxHashSet<&'static str>,
+    /// The commands that Redis has allowed since the last list with exactly these arguments.
     by_arguments: FxHashSet<Vec<u8>>,
 }
 
@@ -59,36 +60,39 @@ pub(crate) struct Users {
     pub(crate) access: Access,
     users: Vec<User>,
     by_name: FxHashMap<Box<[u8]>, usize>,
-    /// The list from which the users were read. `None` while the list is not known: no client may do anything.
+    /// The list of users in Redis's form, from which the users were read. `None`: the list is not known, and no client
+    /// may do anything.
     list: Option<Bytes>,
     /// Incremented whenever the places in `users` change.
     pub(crate) generation: u64,
-    /// Number of questions for the list of users, and the number of the last answered question.
+    /// Number of requests for the list of users.
     pub(crate) asked: u64,
+    /// Number of the last request for the list that was answered.
     pub(crate) answered: u64,
     /// Incremented when the users may have become those of another Redis.
     pub(crate) of_store: u64,
-    /// The newest run of consecutive lists in which the default user needed no password: numbers of its first
+    /// The newest run of consecutive lists in which the default user needed no password: the numbers of the run's first
     /// and last list.
     open: Option<(u64, u64)>,
-    /// The default user needs no password in the present list.
+    /// Whether the default user needs no password in the present list.
     is_open: bool,
     /// The time when the list was last known to be equal to Redis's own list.
     confirmed: Time,
-    /// The store has no users.
+    /// Whether the store has no users.
     without: bool,
     version: (u32, u32),
-    /// Number of logins as users of Redis, and the logins since they were last taken.
+    /// Number of logins as users of Redis.
     pub(crate) logins: u64,
+    /// The logins since the front last took them from this list.
     pub(crate) logged_in: Vec<Arc<Credentials>>,
     /// The newest login of each user that has clients, and of some users that had clients before.
     newest: FxHashMap<Box<[u8]>, Arc<Credentials>>,
     failures: Failures,
-    /// A client needs a newer list at once.
+    /// Whether a client needs a newer list at once.
     pub(crate) wanted: bool,
-    /// A client waits for an answer.
+    /// Whether a client waits for an answer.
     pub(crate) awaited: bool,
-    /// The list has changed, or a client waited for the list.
+    /// Whether the list has changed, or a client waited for the list.
     pub(crate) news: bool,
     /// Why Redis cannot be asked.
     pub(crate) trouble: String,
@@ -108,15 +112,15 @@ impl User {
         self.rules.full
     }
 
-    /// Whether the user may read every key with the commands that it may run. If a user has selectors, Redis
-    /// is also asked about a SORT with another key ([`Self::unknown`]), so that only a selector with that
-    /// right counts.
+    /// Whether the user may read every key with the commands that it may run. If a user has selectors, the front also
+    /// asks Redis about the SORT with another key ([`Self::unknown`]), so that only selectors with the right to read
+    /// every key count.
     pub(crate) fn reads(&self) -> Reads {
         self.rules.reads
     }
 
     /// Returns the question to Redis whether the user may run this command in this database. `None`: the user is known
-    /// to have the right. `others`: the question is about all keys instead of the key of a SORT.
+    /// to have the right. `others`: the question is about all keys instead of the SORT's key.
     pub(crate) fn unknown(
         &self,
         facts: Option<&'static Facts>,
@@ -146,8 +150,8 @@ impl User {
             return Place::Nowhere;
         };
         let first = |name: &Vec<u8>| name == facts.name.as_bytes();
-        // A command whose first argument is a key has no subcommands. The channel of SPUBLISH is in the
-        // position of a key, and rules depend on it. A module does not tell whether a command has channels.
+        // A command whose first argument is a key has no subcommands. The channel of SPUBLISH stands at the position of
+        // a key, and rules depend on the channel. A module does not say whether a command has channels.
         if self.rules.keyless
             && facts.first_key == 1
             && !facts.has(MOVABLEKEYS)
@@ -221,8 +225,8 @@ impl User {
     }
 }
 
-/// Returns the argument for the question to Redis. Values are left out: a user that may write `k v` may write
-/// `k w`.
+/// Returns the argument for the question to Redis. Values are left out, because a user that may write `k v` may also
+/// write `k w`.
 fn shown<'a>(facts: &Facts, at: usize, arguments: &Arguments<'a>, others: bool) -> &'a [u8] {
     match at {
         _ if is_value(facts, at, arguments) => b"",
@@ -279,7 +283,7 @@ impl Users {
         self.list.is_some()
     }
 
-    /// Whether `timeout` has passed since the list was last known to be Redis's present one.
+    /// Whether more than `timeout` has passed since the list was last known to be Redis's present list.
     pub(crate) fn is_stale(&self, now: Time, timeout: Time) -> bool {
         now >= self.confirmed.saturating_add(timeout.max(KEPT_MIN))
     }
@@ -312,7 +316,7 @@ impl Users {
         }
     }
 
-    /// Whether the default user needed no password at the time when the front had asked for `asked` lists; `None`: not
+    /// Returns whether the default user needed no password when the front had requested `asked` lists; `None`: not
     /// known yet.
     pub(crate) fn was_open(&self, asked: u64) -> Option<bool> {
         let run = self
@@ -374,7 +378,7 @@ impl Users {
         self.confirm(asked);
         self.trouble.clear();
         if self.list.as_ref() == Some(list) {
-            // When the answers were given, the rights may have differed from those of both lists.
+            // While the answers were given, the rights may have been other than in both lists.
             for user in &mut self.users {
                 user.by_name.clear();
                 user.by_arguments.clear();
@@ -412,8 +416,8 @@ impl Users {
         let ruling = match read::text(answer) {
             Some(b"OK") => Ruling::Allowed,
             Some(text) => Ruling::Denied(reply::error(&noperm(&String::from_utf8_lossy(text)))),
-            // The answer is not a decision about rights, but an error that the command would get as well, for
-            // example a wrong number of arguments.
+            // This answer is not a decision about rights. It is an error that the command itself would get, for example
+            // for a wrong number of arguments.
             None if answer.starts_with(b"-") => return Ruling::Denied(one_line(answer)),
             None => {
                 return Ruling::Denied(reply::error(
@@ -445,7 +449,7 @@ impl Users {
         self.newest.get(name)
     }
 
-    /// Forgets the logins of all users but these, because only these have clients.
+    /// Forgets the logins of all users except these, because only these users have clients.
     pub(crate) fn keep_logins(&mut self, names: &BTreeSet<&[u8]>) {
         self.newest.retain(|name, _| names.contains(&**name));
     }
@@ -464,7 +468,7 @@ impl Users {
     }
 }
 
-/// An error of DRYRUN ends with an additional empty line, which a RESP error must not have.
+/// DRYRUN's error text ends with an additional empty line, which a RESP error must not have.
 fn one_line(answer: &[u8]) -> Bytes {
     let text = String::from_utf8_lossy(answer.strip_prefix(b"-").unwrap_or(answer));
     reply::error(text.trim_end())
@@ -521,7 +525,7 @@ mod tests {
         user.place(table.verdict(&arguments).facts, &arguments, 0, false)
     }
 
-    /// If rights are given and taken away again between two lists, the lists are equal.
+    /// If a right is given and taken away again between two lists, both lists are equal.
     #[test]
     fn answers_are_kept_until_the_next_list() {
         let mut users = Users::new(Access::Redis);

@@ -28,7 +28,7 @@ fn hello_names_the_store_that_there_is() {
         }
         assert_eq!(client.ask("CLIENT GETNAME"), "$1\r\nn\r\n");
         assert_eq!(front.knobs().greetings, 1, "it is asked once");
-        // In a transaction the store cannot be asked, and its version is not needed.
+        // In a transaction the front cannot ask the store, and HELLO's reply does not need the version.
         assert!(front.client().ask("HELLO 3").starts_with('%'));
         said.push(greeting(&mut client, "HELLO"));
     }
@@ -106,7 +106,7 @@ fn a_store_that_does_not_answer_keeps_nobody_for_long() {
     let start = Instant::now();
     let mut client = front.client();
     assert!(client.ask("HELLO 3").contains("\r\n6.2.0\r\n"));
-    // A client that connects now does not wait at all.
+    // A client that connects now gets its reply without waiting.
     assert!(front.client().ask("HELLO 3").contains("\r\n6.2.0\r\n"));
     let waited = start.elapsed();
     assert!(waited < Duration::from_secs(3), "{waited:?}");

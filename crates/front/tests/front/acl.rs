@@ -1,8 +1,8 @@
-//! Random users send the same random commands to a Redis, and to a front with another Redis. The replies must
-//! be the same, so a user has exactly the same rights on both sides. From time to time the rights of a user
-//! change while it is connected.
+//! Random users send the same random commands to a Redis, and to a front with another Redis behind it. The replies must
+//! be the same, so a user has exactly the same rights on both sides. From time to time the rights of a connected user
+//! change.
 //!
-//! `make rights COMMANDS=… STORE=…` runs this test for longer, and with other servers.
+//! `make rights COMMANDS=… STORE=…` runs this test with more commands, and with other servers.
 
 mod words;
 
@@ -19,14 +19,14 @@ use words::{Random, Server, filled, is_loose};
 const OF_ONE: usize = 60;
 /// Number of commands in the short form of the test.
 const COMMANDS: usize = 2500;
-/// Number of steps, of 100, that begin with a change of a user's rights.
+/// Percentage of the steps that begin with a change of a user's rights.
 const CHANGES_PERCENT: usize = 2;
 /// Number of lines of a conversation that are shown on failure.
 const SHOWN: usize = 70;
 /// Number of differences after which the test stops.
 const FAILURES_MAX: usize = 12;
 
-/// A Redis, and a Redis with a front. Both have the same users and the same data.
+/// A Redis, and a Redis with a front. The two Redis servers have the same users and the same data.
 struct Twins {
     there: Redis,
     _here: Redis,
@@ -34,7 +34,7 @@ struct Twins {
     /// Clients of the two Redis servers, with all rights.
     admins: [Client; 2],
     server: Server,
-    /// Number of times that the test has waited until the front knew that rights were taken away.
+    /// Number of times that the test has waited until the front knew of a right that was taken away.
     canaries: usize,
 }
 
@@ -58,8 +58,8 @@ impl Twins {
         })
     }
 
-    /// Both admins send this command. If both replies are equal, returns the reply. Otherwise the error has both
-    /// replies.
+    /// Sends this command as both admins. If both replies are equal, returns the reply. If the replies differ, the
+    /// error states both replies.
     fn admin(&mut self, line: &str) -> Result<String, String> {
         let [there, here] = self.admins.each_mut().map(|admin| admin.ask(line));
         if there == here {
@@ -72,8 +72,8 @@ impl Twins {
     }
 
     /// Changes the rights of this user. Returns the words that were added to its rules. If a right was taken away,
-    /// waits until the front knows of the change: a command that needs the right and succeeds later is a leak. A right
-    /// that is given counts at once.
+    /// waits until the front knows of the change. A later command that needs the right and succeeds is then a leak. A
+    /// right that was given counts at once.
     fn change(&mut self, user: &str, random: &mut Random) -> String {
         let change = self.server.change(random);
         let made = self.admin(&format!("ACL SETUSER {user} {}", change.words));
@@ -85,8 +85,8 @@ impl Twins {
         format!("(now ACL SETUSER {user} {}: {})", change.words, made.trim())
     }
 
-    /// Waits until the front has a list of users that Redis made after this call. Only such a list can take a right
-    /// away from a user with all rights, because Redis is never asked about the commands of such a user.
+    /// Waits until the front has a list of users that Redis made after this call. Only such a list takes a right away
+    /// from a user with all rights, because the front never asks Redis about the commands of such a user.
     fn front_follows(&mut self) {
         self.canaries += 1;
         let canary = format!("canary{}", self.canaries);
@@ -136,16 +136,16 @@ impl Twins {
     }
 }
 
-/// One user as a client of both sides.
+/// A user, connected to both sides.
 struct Session {
-    /// The user's client of Redis, and its client of the front.
+    /// The user's connection to Redis, and its connection to the front.
     clients: [Client; 2],
     /// The user's rules, and the commands that it has sent.
     story: Vec<String>,
     queues: bool,
     watches: bool,
     subscribed: bool,
-    /// The user has used WATCH or a subscription.
+    /// Whether the user has used WATCH or a subscription.
     has_passed: bool,
     syncs: usize,
     explained: Vec<&'static str>,
@@ -163,7 +163,7 @@ impl Drop for Session {
 enum End {
     /// All replies were the same on both sides.
     Same,
-    /// A reply differed for a known reason. The following replies cannot be compared.
+    /// A reply differed for a known reason. The user's later replies cannot be compared.
     Explained(&'static str),
     Different(String),
 }
@@ -182,7 +182,7 @@ impl Session {
         }
     }
 
-    /// Sends these commands in one piece, and compares the replies.
+    /// Sends these commands in one write, and compares the replies.
     fn step(&mut self, lines: &[Vec<String>]) -> Option<End> {
         let mut input = Vec::new();
         for words in lines {
@@ -190,7 +190,7 @@ impl Session {
             self.story.push(words.join(" "));
         }
         let mut count = lines.len();
-        // A message that has not come by this time will not come.
+        // A message that has not arrived by this time will not arrive.
         if self.subscribed && !self.queues {
             self.syncs += 1;
             write_command(&mut input, &[format!("sync-{}", self.syncs)]);
@@ -360,7 +360,7 @@ impl Session {
 }
 
 /// Sends `input` and reads `count` replies, with the messages that come before the last reply. If the connection ends
-/// earlier, returns what came before its end.
+/// earlier, returns the replies before its end.
 fn answers(client: &mut Client, input: &[u8], count: usize) -> Vec<String> {
     let mut all = Vec::new();
     if client.stream.write_all(input).is_err() {

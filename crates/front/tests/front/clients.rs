@@ -1,4 +1,5 @@
-//! CLIENT: its replies and effects, compared with those of Redis where the clients are the same.
+//! CLIENT: its replies and effects. The tests compare replies and effects with those of Redis where both have the same
+//! clients.
 
 use crate::common::{Client, Redis, Running, command, eventually};
 
@@ -144,7 +145,7 @@ fn what_is_said_of_clients_has_the_fields_of_redis() {
         for ((name, value), (_, expected)) in through.iter().zip(&direct) {
             let seconds = ["age", "idle"];
             if seconds.contains(&name.as_str()) {
-                // The two servers were asked at different times.
+                // Ages may differ a little, because the two servers were asked at different times.
                 let [a, b] = [value, expected].map(|text| text.parse::<u64>().unwrap());
                 assert!(a.abs_diff(b) <= 1, "{name}: {a}, {b}");
             }
@@ -336,14 +337,14 @@ fn a_pause_holds_back_what_it_is_for_and_ends() {
     assert_eq!(own.ask("CLIENT UNPAUSE"), "+OK\r\n");
     assert_eq!(other.text(), "+OK\r\n");
     assert_eq!(other.text(), "$1\r\n1\r\n");
-    // A pause for all commands of all clients. The pause ends without a command.
+    // A pause for all commands of all clients. The pause ends although no command is sent.
     assert_eq!(own.ask("CLIENT PAUSE 300"), "+OK\r\n");
     assert_eq!(redis.client().ask("SET k 2"), "+OK\r\n");
     assert_eq!(other.ask("GET k"), "$1\r\n2\r\n");
     assert_eq!(own.ask("PING"), "+PONG\r\n");
 }
 
-/// The kernel's timer for the front's end of this client's connection: its kind, and the hundredths of a
+/// Returns the kernel's timer for the front's side of this client's connection: its kind, and the hundredths of a
 /// second until it fires.
 fn timer(client: &Client) -> (u8, u64) {
     let port = |address: std::net::SocketAddr| format!(":{:04X} ", address.port());
@@ -397,7 +398,7 @@ fn a_router_checks_silent_clients_too() {
     );
 }
 
-/// The store decides whether the subcommands about libraries and of newer servers exist.
+/// The store decides which subcommands about libraries, and which subcommands of newer servers, exist.
 #[test]
 fn what_a_client_says_of_itself_is_shown_as_by_the_store() {
     let Some(redis) = Redis::start() else { return };
@@ -425,7 +426,7 @@ fn what_a_client_says_of_itself_is_shown_as_by_the_store() {
         let (right, ours) = (direct.ask(line), through.ask(line));
         let is_old = right.contains("unknown subcommand");
         if is_old && line.starts_with("CLIENT SETINFO") && line.split(' ').count() == 4 {
-            // Libraries send this subcommand to older servers, too. The users of these libraries need no error.
+            // Libraries send this subcommand to older servers, too. Users of these libraries must not get an error.
             through.ask("DISCARD");
             direct.ask("DISCARD");
             continue;
@@ -445,7 +446,7 @@ fn what_a_client_says_of_itself_is_shown_as_by_the_store() {
     }
 }
 
-/// The conditions of newer servers find the same clients as on these servers.
+/// The conditions of newer servers find the same clients as those servers find.
 #[test]
 fn the_conditions_of_the_store_find_whom_they_find_there() {
     let Some(redis) = Redis::start() else { return };

@@ -30,7 +30,7 @@ fn reading() -> Knobs {
     }
 }
 
-/// Whether this is a Redis before version 7, in which a module can only name fixed places of keys.
+/// Whether the tests' Redis is older than version 7. A module of such a Redis can only name fixed places of keys.
 fn is_old() -> bool {
     let info = Redis::start().map(|redis| redis.client().ask("INFO server"));
     info.is_some_and(|info| info.contains("redis_version:6"))
@@ -55,7 +55,7 @@ fn start_any() -> Option<(Redis, Running, tempfile::TempDir)> {
     Some((redis, front, directory))
 }
 
-/// Returns the clients' bypasses since the last call of this function, without bypasses of the front itself.
+/// Returns the bypasses of clients since the last call of this function. Bypasses of the front itself are left out.
 fn bypassed(front: &Running) -> Vec<(bool, Form, usize)> {
     let mut bypasses = std::mem::take(&mut front.knobs().bypasses);
     bypasses.retain(|bypass| bypass.1 != Form::Barrier);
@@ -75,8 +75,8 @@ fn with<T>(line: &str, look: impl FnOnce(&pmnet_resp::Arguments<'_>) -> T) -> T 
     look(&parser.arguments(&frame))
 }
 
-/// If a client has only some rights, a module runs as that client's user, even if Redis itself does not check
-/// keys.
+/// If a client has only some rights, a module's command runs as the client's user, even if Redis itself does not check
+/// its keys.
 #[test]
 fn a_module_sees_the_user_of_the_client() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -116,7 +116,7 @@ fn a_module_sees_the_user_of_the_client() {
     let mut eve = front.client();
     eve.ask("AUTH eve pw");
     assert!(eve.ask("INV.USER").starts_with("-NOPERM"));
-    // A user with all rights may do everything that the server may.
+    // A user with all rights may do everything that the pmnet server may do.
     let mut all = front.client();
     all.ask("AUTH all pw");
     assert!(all.ask("INV.USER").starts_with("$5\r\nfront"));
@@ -199,14 +199,15 @@ fn an_invented_command_that_keeps_something_for_its_connection_has_one() {
     assert_eq!(a.ask("GET k:a"), "$4\r\nof-a\r\n");
     assert_eq!(b.ask("GET k:b"), "$4\r\nof-b\r\n");
     assert!(a.ask("inv.put pmnet:{0}").contains("reserved"));
-    // Only a connection of the client's own can keep the state, and MULTI has no such connection.
+    // Only a connection of the client's own can keep the state, and a MULTI does not run on such a connection.
     a.ask("MULTI");
     assert!(
         a.ask("inv.prepare x")
             .contains("not supported inside MULTI")
     );
     assert!(a.ask("EXEC").starts_with("-EXECABORT"));
-    // The state is lost with that connection, and the client gets an error, as it would from Redis.
+    // The state is lost together with the client's own connection, and the client gets an error, as it would get from
+    // Redis.
     let theirs: Vec<String> = ids(&mut plain)
         .into_iter()
         .filter(|id| !before.contains(id))
@@ -239,7 +240,7 @@ fn a_transaction_of_a_client_whose_connection_keeps_something_misses_nothing() {
     assert!(client.ask("EXEC").starts_with("-EXECABORT"));
     assert_eq!(client.ask("EXISTS in-multi"), ":0\r\n");
     assert_eq!(client.ask("inv.put k"), "+OK\r\n");
-    // The error is right: a transaction with WATCH has the client's own connection.
+    // As the error says, a transaction with WATCH runs on the client's own connection.
     let lines = ["WATCH k", "MULTI", "inv.put k2", "EXEC"];
     let said = lines.map(|line| client.ask(line));
     assert_eq!(said[3], "*1\r\n+OK\r\n", "{said:?}");
@@ -250,7 +251,7 @@ fn a_transaction_of_a_client_whose_connection_keeps_something_misses_nothing() {
     assert_eq!(lines.map(|line| other.ask(line))[2], "*1\r\n:4\r\n");
 }
 
-/// A login would need a new connection, which would not have the state.
+/// A login would need a new connection, which would not have the state of the old connection.
 #[test]
 fn a_client_whose_connection_keeps_something_does_not_log_in() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -394,7 +395,7 @@ fn commands_that_come_later_are_learned_when_they_are_used() {
     let mut client = front.client();
     let loaded = redis.client().ask(&format!("MODULE LOAD {module}"));
     assert_eq!(loaded, "+OK\r\n");
-    // Until then, the command is a write that is sent by itself.
+    // Until the front has learned the command, the command is a write that is sent by itself.
     assert_eq!(client.ask("inv.len k"), ":0\r\n");
     assert_eq!(bypassed(&front)[0], (false, Form::Single, 1));
     eventually("it is a read", || {
@@ -417,7 +418,7 @@ fn another_process_is_asked_anew() {
     let mut client = front.client();
     assert!(client.ask("inv.len k").starts_with("-ERR unknown command"));
     front.knobs().moved = Some(new.address);
-    // A command that passes through makes the front ask which store it is.
+    // A command that passes through makes the front ask which store the server uses.
     client.ask("BLPOP none 0.01");
     eventually("it is a read", || {
         client.ask("inv.len k");
@@ -580,7 +581,7 @@ fn what_a_store_says_decides() {
         ("CLUSTER INFO", bypass(true, false)),
         ("CLUSTER SLOT-STATS", bypass(true, false)),
         ("CLUSTER NOSUCH", bypass(false, true)),
-        // The compiled table has this command, but the store does not.
+        // The compiled table has this command, but the store does not have it.
         ("INCR n", bypass(false, true)),
         ("SET k v", Action::Update),
         ("PING", Action::Local(pmnet_front::table::Local::Ping)),
@@ -630,7 +631,7 @@ fn servers_before_redis_7_say_less() {
     });
 }
 
-/// Newer servers accept other numbers of arguments.
+/// Newer servers accept other numbers of arguments for some commands.
 #[test]
 fn the_store_says_how_many_arguments_there_may_be() {
     let getkeys = [row("command|getkeys", -3, "loading stale", NONE, "", &[])];
@@ -685,12 +686,12 @@ fn keys_are_read_where_the_store_says_and_nowhere_else() {
     assert_eq!(found("ONE a b c").as_deref(), Some("a"));
     assert_eq!(found("PAIRS a 1 b 2 c").as_deref(), Some("a b c"));
     assert_eq!(found("NONE a"), None);
-    // An index is not a key, and the command does not name documents.
+    // The index is not a key, and the command does not name documents.
     assert_eq!(found("FT.SEARCH i q"), None);
     assert_eq!(found("ONE"), None);
 }
 
-/// The places of the keys in a module's commands are those that Redis itself finds.
+/// The specifications of a module's commands give the same keys that Redis itself finds.
 #[test]
 fn specifications_mean_what_redis_means() {
     let Some((redis, _front, _module)) = start() else {
@@ -764,7 +765,7 @@ fn what_is_no_list_of_commands_is_refused() {
     assert!(Learned::parse(format!("*1\r\n{long}").as_bytes()).is_ok());
 }
 
-/// With many shards, a command goes to the shard of its keys. A command without keys goes to no shard.
+/// With many shards, a command goes to the shard of its keys. A command without keys is sent to no shard.
 #[test]
 fn invented_commands_go_to_the_shard_of_their_keys() {
     if is_old() {
@@ -778,7 +779,7 @@ fn invented_commands_go_to_the_shard_of_their_keys() {
         return skip("no redis-server 7 is installed");
     };
     let mut client = shards.client();
-    // The keys "a" and "b" are of different shards.
+    // The keys "a" and "b" belong to different shards.
     assert_eq!(client.ask("inv.add a 5"), ":5\r\n");
     assert_eq!(client.ask("inv.add b 77"), ":77\r\n");
     assert_eq!(client.ask("inv.len b"), ":2\r\n");

@@ -1,4 +1,4 @@
-//! If the server waits for replicas or a sync, the reply to a passed command waits for a second barrier
+//! If the server waits for replicas or for a sync, the reply to a passed command waits for a second barrier
 //! (`docs/spec/reads.md` §5).
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ fn front_of(store: &Redis) -> Running {
     Running::start_with(store, |config| config.call_timeout = Duration::from_secs(2))
 }
 
-/// Number of barriers so far that the server records.
+/// Returns the number of barriers so far that the server records.
 fn recorded(front: &Running) -> usize {
     let knobs = front.knobs();
     let recorded = knobs.bypasses.iter();
@@ -64,7 +64,7 @@ fn what_shows_or_changes_data_is_confirmed_and_nothing_else() {
         }
         assert_eq!(store.client().ask("DEL l k m"), ":3\r\n");
     }
-    // The store's replies are as durable as those of the server.
+    // From now on the store's own replies are as durable as those of the server.
     front.knobs().reads_allowed = true;
     let (mut client, before) = (front.client(), recorded(&front));
     for line in ["WATCH k", "GET k", "MULTI", "SET k 1"] {
@@ -84,7 +84,8 @@ fn what_a_store_answered_that_is_the_servers_no_more_has_an_unknown_outcome() {
     assert_eq!(client.ask("WATCH k"), "+OK\r\n");
     assert_eq!(client.ask("MULTI"), "+OK\r\n");
     assert_eq!(client.ask("SET k lost"), "+QUEUED\r\n");
-    // The store has received the command, after its barrier, and answers it when its process continues.
+    // The store gets the command after the command's barrier. The store answers the command only when its process
+    // continues.
     old.signal("-STOP");
     let asked = front.knobs().bypasses.len();
     client.send(&command("EXEC"));
@@ -98,7 +99,7 @@ fn what_a_store_answered_that_is_the_servers_no_more_has_an_unknown_outcome() {
         "{answer}"
     );
     assert_eq!(old.client().ask("GET k"), "$4\r\nlost\r\n");
-    // The client continues with the new store.
+    // The client then uses the new store.
     assert_eq!(client.ask("SET k 1"), "+OK\r\n");
     assert_eq!(client.ask("WATCH k"), "+OK\r\n");
     assert_eq!(client.ask("GET k"), "$1\r\n1\r\n");
@@ -110,7 +111,7 @@ fn a_confirmation_has_the_time_of_a_command_however_long_that_waited() {
     let front = front_of(&store);
     let mut client = front.client();
     blocks(&mut client, &store);
-    // The test waits longer than the time of one command.
+    // The test waits longer than the time in which one command must be answered.
     std::thread::sleep(Duration::from_millis(2500));
     front.knobs().hold_bypasses = true;
     assert_eq!(store.client().ask("RPUSH l a"), ":1\r\n");
@@ -118,7 +119,7 @@ fn a_confirmation_has_the_time_of_a_command_however_long_that_waited() {
     std::thread::sleep(Duration::from_millis(500));
     front.knobs().hold_bypasses = false;
     assert_eq!(client.text(), "*2\r\n$1\r\nl\r\n$1\r\na\r\n");
-    // No further barrier is recorded.
+    // For this command no further barrier is recorded.
     blocks(&mut client, &store);
     front.knobs().hold_bypasses = true;
     assert_eq!(store.client().ask("RPUSH l b"), ":1\r\n");

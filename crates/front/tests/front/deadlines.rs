@@ -1,5 +1,5 @@
-//! Every wait has an end, even if the store is suspended or the client disconnects. But no client is given up while its
-//! store is alive.
+//! Every wait has an end, even if the store is suspended or the client disconnects. But no client gets an error while
+//! its store is alive.
 
 use std::time::Duration;
 
@@ -33,7 +33,8 @@ fn a_store_that_is_stopped_is_noticed_whatever_is_passed() {
     let Some(redis) = Redis::start() else { return };
     let front = start(&redis, SHORT);
     let mut direct = redis.client();
-    // Commands begun before the stop, a line sent after it (none: the client already waits), and its reply.
+    // Commands before the stop, a line that is sent after the stop (none: the client already waits), and the reply to
+    // the line.
     let begun: &[(&[&str], &str)] = &[
         (&["WATCH k"], "GET k"),
         (&["WATCH k", "MULTI", "SET k 1"], "EXEC"),
@@ -133,7 +134,7 @@ fn who_waits_for_a_store_that_lives_waits_on() {
     assert_eq!(watcher.ask("WATCH k"), "+OK\r\n");
     let mut direct = redis.client();
     until(&mut direct, "blocked_clients:4");
-    // Several times as long as a command's time.
+    // The test waits several times as long as a command may take.
     std::thread::sleep(SHORT * 5);
     assert!(direct.ask("INFO clients").contains("blocked_clients:4"));
     let mut other = front.client();
@@ -152,7 +153,7 @@ fn who_waits_for_a_store_that_lives_waits_on() {
     assert!(subscriber.text().contains("message"));
     assert_eq!(watcher.ask("MULTI"), "+OK\r\n");
     assert_eq!(watcher.ask("EXEC"), "*0\r\n");
-    // No client waits: the connection that asked is closed, and the session has ended.
+    // No client waits any longer, so the connection for the questions is closed and the session has ended.
     drop((blocked, subscriber, watcher, other));
     until(&mut direct, "connected_clients:3\r");
     eventually("sessions end", || {
@@ -227,7 +228,7 @@ fn a_client_that_goes_away_before_its_barrier_or_behind_unread_input_frees_its_p
     client.send(&command("SET behind 1").repeat(100_000));
     drop(client);
     until(&mut direct, "blocked_clients:0");
-    // No reply comes back from the server.
+    // The server sends no reply.
     front.knobs().hold = true;
     for line in ["WATCH k", "BLPOP l 0", "SUBSCRIBE c", "MONITOR"] {
         let asked = front.knobs().bypasses.len();
@@ -298,8 +299,8 @@ fn a_client_that_stays_after_a_protocol_error_frees_its_place_in_the_end() {
     drop(stays);
 }
 
-/// On a connection of its own, the front asks the store for a sign of life. A store without a free place for
-/// this connection is alive: waiting clients must not get the error that the store does not answer.
+/// On a connection of its own, the front asks the store for a sign of life. If the store has no free place for this
+/// connection, it is alive nevertheless: waiting clients must not get the error that the store does not answer.
 #[test]
 fn who_waits_for_a_store_that_takes_no_more_connections_waits_on() {
     let Some(redis) = Redis::start() else { return };
@@ -321,8 +322,8 @@ fn who_waits_for_a_store_that_takes_no_more_connections_waits_on() {
     assert_eq!(client.text(), "*2\r\n$1\r\nl\r\n$1\r\nx\r\n");
 }
 
-/// Later commands of the pipeline are meant for the other database, or for a watched key. If these later commands were
-/// acknowledged nevertheless, they would change the wrong database, or run although a watched key has changed.
+/// The client means the later commands of its pipeline for the other database, or for a watched key. If these commands
+/// were acknowledged, they would change the wrong database, or run although a watched key has changed.
 #[test]
 fn nothing_follows_a_select_or_a_watch_without_an_answer() {
     let Some(redis) = Redis::start() else { return };
@@ -333,7 +334,8 @@ fn nothing_follows_a_select_or_a_watch_without_an_answer() {
             front.knobs().hold_bypasses = true;
             let mut client = front.client();
             client.send(&command(first));
-            // These commands arrived after the command that times out, so its timeout alone does not end them.
+            // These commands arrived after the command that times out, so the timeout of that command does not end
+            // them.
             std::thread::sleep(pause);
             client.send(&[command("SET k 1"), command("MULTI")].concat());
             client.send(&[command("SET k 2"), command("EXEC")].concat());
@@ -349,7 +351,7 @@ fn nothing_follows_a_select_or_a_watch_without_an_answer() {
         }
         assert_eq!(direct.ask("DBSIZE"), ":0\r\n");
     }
-    // An error of Redis is an answer: as with plain Redis, the database stays selected.
+    // An error of Redis is an answer: as with plain Redis, the client stays in its database.
     let mut client = front.client();
     assert!(client.ask("SELECT 99").starts_with("-ERR DB index"));
     assert_eq!(client.ask("SET k 1"), "+OK\r\n");

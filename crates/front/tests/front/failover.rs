@@ -4,7 +4,7 @@ use crate::common::{Client, Redis, Running, command, eventually, run_id};
 use pmnet_resp::reply;
 use pmnet_wire::command::Form;
 
-/// Two stores, and a front on the first.
+/// Starts two stores, and a front that uses the first store.
 fn two() -> Option<(Redis, Redis, Running)> {
     let (old, new) = (Redis::start()?, Redis::start()?);
     let front = Running::start_with(&old, |config| {
@@ -45,7 +45,7 @@ fn exec_on_a_watch_of_the_old_store_fails_and_the_next_one_goes_to_the_new() {
         assert_eq!(client.ask("EXEC"), nil);
         assert_eq!(old.client().ask("EXISTS k"), ":0\r\n");
         assert_eq!(new.client().ask("EXISTS k"), ":0\r\n");
-        // The client tries again, as after a failed watch.
+        // The client tries the transaction again, as after a failed watch.
         for (line, reply) in [
             ("WATCH k", "+OK\r\n"),
             ("MULTI", "+OK\r\n"),
@@ -79,7 +79,7 @@ fn nothing_is_read_or_done_at_the_old_store_while_watching() {
         );
         gone(&mut client, line);
     }
-    // A command that gives the watch up succeeds. Later commands go to the new store.
+    // A command that ends the watch succeeds. The client's later commands go to the new store.
     for lines in [&["UNWATCH"][..], &["MULTI", "DISCARD"]] {
         front.knobs().moved = Some(old.address);
         let mut client = front.client();
@@ -109,14 +109,14 @@ fn blocking_commands_of_old_and_new_clients_go_to_the_new_store() {
         direct.ask("INFO clients").contains("blocked_clients:1")
     });
     fail_over(&front, &new);
-    // A client that waits at the old store would wait for ever, because all pushes go to the new store.
+    // A client that still waited at the old store would wait without end, because all pushes go to the new store.
     let error = blocked.text();
     assert!(
         error.contains("another Redis now") && error.contains("may or may not"),
         "{error}"
     );
-    // Until the old store has noticed the end of that connection, its client may still get a pushed element.
-    // So the error is "may or may not".
+    // Until the old store notices that the client's connection has ended, the client may still get a pushed element
+    // from this store. So the error says "may or may not".
     eventually("given up", || {
         direct.ask("INFO clients").contains("blocked_clients:0")
     });
@@ -153,7 +153,7 @@ fn subscribers_and_monitors_of_the_old_store_end() {
     }
     fail_over(&front, &new);
     for (line, mut client) in clients {
-        // Lines of MONITOR may come before the end.
+        // Lines of MONITOR may come before the connection ends.
         while let Some(reply) = client.next() {
             assert_eq!(line, "MONITOR", "{}", String::from_utf8_lossy(&reply));
         }
@@ -184,8 +184,8 @@ fn another_process_at_the_address_of_the_store_is_not_taken_for_it() {
     assert!(!new.client().ask("INFO commandstats").contains("blpop"));
 }
 
-/// Redis was restarted while it was idle. The server does not know of the restart yet, and no client can log in and
-/// send a command that would show the restart.
+/// Redis was restarted while it was idle. The server does not know of the restart yet, and no client can log in to send
+/// a command that would show the restart.
 #[test]
 fn a_front_that_finds_another_process_makes_the_server_look() {
     let Some((old, new, front)) = two() else {
@@ -253,7 +253,7 @@ fn the_owner_of_the_records_is_looked_at_and_a_new_load_of_the_same_store_does_n
     assert_eq!(client.ask("SET k 1"), "+QUEUED\r\n");
     assert_eq!(client.ask("EXEC"), "*1\r\n+OK\r\n");
     assert_eq!(client.ask("GET k"), "$1\r\n1\r\n");
-    // Inside MULTI the identity cannot be asked.
+    // Inside MULTI the front cannot ask for the store's identity.
     assert_eq!(client.ask("WATCH k"), "+OK\r\n");
     assert_eq!(client.ask("MULTI"), "+OK\r\n");
     own("o-4");
@@ -286,7 +286,7 @@ fn a_store_that_takes_no_more_connections_says_so_once() {
     let mut client = front.client();
     assert_eq!(client.ask("BLPOP l 0.01"), "*-1\r\n");
     let mut direct = redis.client();
-    // There are four connections: two of the endpoint, the client's, and the test's own.
+    // There are four connections: two of the endpoint, the client's connection, and the test's own.
     assert_eq!(direct.ask("CONFIG SET maxclients 4"), "+OK\r\n");
     let mut other = front.client();
     other.send(&[command("BLPOP l 0.01"), command("ECHO one")].concat());
@@ -308,7 +308,7 @@ fn what_an_earlier_connection_brings_is_not_taken_for_an_answer() {
         for _ in 0..20 {
             assert_eq!(noise.ask("ECHO noise"), "$5\r\nnoise\r\n");
         }
-        // Lines of MONITOR come before the reply to RESET, and none after it.
+        // Lines of MONITOR come before the reply to RESET, and no such line comes after the reply.
         while client.text() != "+RESET\r\n" {}
         assert_eq!(client.text(), "*-1\r\n");
         assert_eq!(client.text(), "$1\r\nx\r\n");

@@ -8,7 +8,7 @@ use pmnet_front::upstream::{Outcome, SessionHandle};
 use pmnet_resp::write_command;
 use pmnet_wire::command::Form;
 
-/// Sends the script and a final PING in one piece. Returns all replies up to the reply to the PING.
+/// Sends the script and a final PING in one write. Returns all replies up to the reply to the PING.
 fn replies(client: &mut Client, script: &[&str]) -> Vec<String> {
     for line in script {
         client.send(format!("{line}\r\n").as_bytes());
@@ -330,7 +330,7 @@ fn a_transaction_is_one_call_and_a_read_if_it_only_reads() {
     let Some(redis) = Redis::start() else { return };
     let front = Running::start(&redis);
     let mut client = front.client();
-    // If the two commands came directly after each other, they would travel together.
+    // Commands that follow each other directly would travel together.
     replies(&mut client, &["MULTI", "GET a", "PING", "EXEC"]);
     replies(&mut client, &["MULTI", "GET a", "SET a 1", "EXEC"]);
     assert_eq!(

@@ -103,7 +103,7 @@ fn keys_are_where_redis_says() {
     // According to Redis, shard channels are not keys, but Redis hashes them like keys.
     assert_eq!(own_keys("SPUBLISH a m"), ["a"]);
     assert_eq!(own_keys("SSUBSCRIBE a b"), ["a", "b"]);
-    // For this command Redis finds an empty key, and searches after KEYS when it runs the command.
+    // Redis finds an empty key in this command, although it uses the arguments after KEYS when it runs the command.
     let empty = {
         let mut frame = Vec::new();
         let words = ["MIGRATE", "h", "1", "", "0", "5", "KEYS", "a", "b"];

@@ -9,10 +9,10 @@ use pmnet_resp::write_command;
 
 /// Size of the reads from sockets, in bytes.
 const READ_BYTES: usize = 64 * 1024;
-/// Pieces of odd sizes, used again and again.
+/// Sizes of the pieces in which a client sends its input, used again and again.
 const ODD: &[usize] = &[1, 7, 4093, 65_537, 333, 131_071, 2, 17_389];
 
-/// Returns an MSET that is about `bytes` long and has keys of a few bytes, with its number of keys.
+/// Returns an MSET of about `bytes` bytes with short keys, and its number of keys.
 fn mset(bytes: usize) -> (Vec<u8>, usize) {
     // Each pair is "$7\r\nkNNNNNN\r\n" and "$6\r\nNNNNNN\r\n".
     let keys = bytes / (13 + 12) + 1;
@@ -50,7 +50,7 @@ fn a_command_of_small_arguments_is_read_to_its_end_wherever_a_read_ends() {
     for bytes in [INPUT_BYTES_SOFT_MAX, 300_000, 4 * 1024 * 1024] {
         let (mset, keys) = mset(bytes);
         let last = format!("$6\r\n{:06}\r\n", keys - 1);
-        // A prefix shifts the ends of the reads over all positions in an argument.
+        // A prefix of growing length moves the ends of the reads to all positions in an argument.
         let step = if bytes > 1_000_000 { 6 } else { 1 };
         for shift in (0..26).step_by(step) {
             for pieces in [&[READ_BYTES], ODD] {
@@ -128,7 +128,7 @@ fn small_arguments_beyond_the_limit_are_refused_not_collected() {
             .expect("send");
         let argument = b"$24\r\n012345678901234567890123\r\n".repeat(1000);
         for _ in 0..1000 {
-            // The front reads and discards the input after its error, so this write never fails.
+            // The front reads and discards the input that follows its error, so this write never fails.
             writer.write_all(&argument).expect("send");
         }
     });

@@ -19,7 +19,7 @@ fn thousands_of_commands_in_one_pipeline_come_back_in_order() {
         let mut all = Vec::new();
         for i in 0..5000 {
             let value = i.to_string();
-            // There are more commands in a row than the queue takes, so the rest of them travel together.
+            // More commands follow each other than the queue takes, so the rest of them travel together.
             for _ in 0..8 {
                 write_command(&mut all, &["SET", "k", &value]);
             }
@@ -68,8 +68,8 @@ fn many_clients_share_a_small_queue() {
     eventually("sessions end", || front.knobs().sessions == (32, 32));
 }
 
-/// Regression test: a free place for one call wakes one client. When that client had disconnected, all other
-/// clients waited for ever.
+/// Regression test: when the endpoint gets a free place, one client is woken. When the woken client had disconnected,
+/// no other client was woken, and all clients waited without end.
 #[test]
 fn a_turn_given_to_a_client_that_has_gone_is_passed_on() {
     let Some(redis) = Redis::start() else { return };
@@ -90,7 +90,7 @@ fn a_turn_given_to_a_client_that_has_gone_is_passed_on() {
     let mut waits = front.client();
     waits.send(&command("INCR n"));
     wait_refused(&front);
-    // The connection is reset, so that the front has no unread bytes of this client.
+    // The client's end resets the connection, so that the front has no unread bytes of this client.
     socket2::SockRef::from(&gone.stream)
         .set_linger(Some(std::time::Duration::ZERO))
         .expect("linger");
@@ -325,7 +325,7 @@ fn reads_whose_replies_are_too_large_together_are_sent_one_by_one() {
     for expected in [&bulk, &bulk, "$-1\r\n", "+PONG\r\n", &bulk] {
         assert_eq!(client.text(), expected);
     }
-    // A write after these reads waits until they have been repeated.
+    // The client's write after these reads waits until the reads have been repeated.
     client.send(
         &[
             command("GET k"),
@@ -347,7 +347,7 @@ fn reads_whose_replies_are_too_large_together_are_sent_one_by_one() {
     assert_eq!(client.text(), "+PONG\r\n");
 }
 
-/// Replies that the front makes itself wait for earlier replies, too. So a client with a slow command must not be able
+/// Replies that the front itself gives wait for earlier replies, too. So a client with a slow command must not be able
 /// to accumulate an unbounded number of replies.
 #[test]
 fn replies_that_wait_for_another_are_bounded() {
@@ -374,8 +374,8 @@ fn replies_that_wait_for_another_are_bounded() {
     front.knobs().hold = false;
 }
 
-/// Regression test: the client was kept until it had sent 512 MiB, because a client with nothing left to read
-/// counted as one that reads.
+/// Regression test: a client with nothing left to read counted as a client that reads, so it was kept until it had sent
+/// 512 MiB.
 #[test]
 fn who_goes_on_sending_after_a_protocol_error_is_closed() {
     let Some(redis) = Redis::start() else { return };
@@ -384,7 +384,7 @@ fn who_goes_on_sending_after_a_protocol_error_is_closed() {
     client.send(b"*\0\r\n");
     assert!(client.text().starts_with("-ERR Protocol error"));
     let begun = Instant::now();
-    // When the front has closed the socket, a write fails.
+    // A write fails once the front has closed the socket.
     while client.stream.write_all(b"payload").is_ok() {
         assert!(begun.elapsed() < DEADLINE, "it is still there");
         std::thread::sleep(Duration::from_millis(1));

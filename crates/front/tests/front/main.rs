@@ -1,5 +1,5 @@
-//! Tests of the front with clients and real Redis servers. The tests are one program, because each further program must
-//! be compiled and linked.
+//! Tests of the front with clients and real Redis servers. All tests are one program, because each further program
+//! would have to be compiled and linked.
 
 mod about;
 mod acl;

@@ -26,7 +26,7 @@ fn close_mark(front: &Running) {
 
 fn barriers(front: &Running) -> usize {
     let knobs = front.knobs();
-    // The second barrier, after the store's reply, is recorded.
+    // The server records the second barrier, which follows the store's reply.
     let barrier = |bypass: &&(bool, Form, usize)| bypass.0 && bypass.1 == Form::Barrier;
     knobs.bypasses.iter().filter(barrier).count()
 }

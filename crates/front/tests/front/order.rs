@@ -1,19 +1,19 @@
-//! The state that one client sees never goes back in time, however its reads are packed and sent again.
+//! The state that one client sees never goes back in time, whichever way its reads are packed and sent again.
 
 use crate::common::{Client, Knobs, Redis, Running, command, run_id};
 use pmnet_front::upstream::ReadAnswer;
 
-/// Longest reply in these tests, in bytes: a pack with more than one [`LARGE`] value is too long.
+/// Longest reply in these tests, in bytes. A pack with more than one [`LARGE`] value has a longer reply.
 const REPLY_MAX: usize = 2_000;
-/// Size of a value, in bytes. A reply has space for one such value, not for two.
+/// Size of a value, in bytes. One such value fits into a reply, two do not.
 const LARGE: usize = 1_200;
 
-/// Makes two fronts on a store where `n` grows before each call is executed. The first front only uses bypasses. The
-/// second front also reads from the store if it may.
+/// Makes two fronts on a store where `n` grows before each call is executed. The first front uses only bypasses. The
+/// second front also reads from the store directly if it may.
 fn counting(redis: &Redis) -> [Running; 2] {
     let knobs = Knobs {
         reads_allowed: true,
-        // The store may answer some reads, and may not answer others.
+        // The store is fresh enough for some reads, and too old for others.
         answer: Some(|knobs, _| ReadAnswer::Miss {
             epoch: 1,
             need: u64::from(knobs.reads.len() % 3 == 0),
@@ -99,7 +99,7 @@ fn reads_behind_a_pack_that_is_taken_apart_come_after_it() {
             lines.extend(["GET large"; 20]);
             lines.extend(["GET n"; 120]);
             never_falls(&mut client, &lines);
-            // The lines are repeated, so that packs that fit alternate with packs that do not.
+            // The lines are repeated, so that packs with short replies alternate with packs whose replies are too long.
             lines.extend(lines.clone());
             never_falls(&mut client, &lines.repeat(3));
         }
@@ -135,7 +135,7 @@ fn writes_behind_packs(front: &Running) {
         let lines = [&reads[..], behind, &reads[..], behind].concat();
         never_falls(&mut client, &lines);
     }
-    // A read before a write of the same client does not see the write, and a read after the write does.
+    // A read before a write of the same client does not see the write. A read after the write sees it.
     let lines = [
         "SET own 1",
         "GET own",

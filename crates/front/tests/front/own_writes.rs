@@ -47,7 +47,7 @@ fn a_long_pipeline_of_writes_and_reads_of_them_reads_next_to_nothing_from_the_st
             assert_eq!(client.text(), bulk(&format!("value-{i}")));
         }
         sender.join().expect("sender");
-        // A turn may end between a write and its read.
+        // If a turn ends between the write and its read, the read is a bypass.
         let bypasses = bypasses(&front);
         assert!(bypasses <= PAIRS / 50, "{bypasses} bypasses");
     }
@@ -81,14 +81,14 @@ fn what_stands_between_decides() {
     let mut client = front.client();
     let ok = "+OK\r\n".to_owned();
     for (lines, expected, asks) in [
-        // The write must stand directly before the read: otherwise other clients may have written between two
-        // commands of this client.
+        // The SET must stand directly before the GET. Otherwise other clients may have written between two commands of
+        // this client.
         (
             &["SET k 1", "SET j 2", "GET k", "GET j", "SET k 3", "GET k"][..],
             &["+OK", "+OK", "1", "2", "+OK", "3"][..],
             1,
         ),
-        // If a read must be sent, the read after it travels together with it.
+        // If a GET must be sent to the store, the GET after it travels with it.
         (
             &["SET k 1", "GET k", "GET other", "GET k", "GET k"],
             &["+OK", "1", "nil", "1", "1"],
@@ -99,7 +99,7 @@ fn what_stands_between_decides() {
             &["+OK", "nil", "+OK", "1"],
             2,
         ),
-        // After every command that may change the key, the store is asked.
+        // After every command that may change the key, the front asks the store.
         (&["SET k 1", "APPEND k 2", "GET k"], &["+OK", ":2", "12"], 1),
         (&["SET k 1", "DEL j", "GET k"], &["+OK", ":1", "1"], 1),
         (
@@ -210,7 +210,7 @@ fn a_read_that_comes_later_asks_the_store() {
     eventually("the read is sent", || {
         front.knobs().bypasses == [(true, Form::Single, 1)]
     });
-    // When the read is called, another client's write may follow this client's write.
+    // When the GET begins, another client's write may already follow this client's SET.
     redis.client().ask("SET k 2");
     front.knobs().between = Some("SET k 3");
     front.knobs().hold = false;

@@ -1,5 +1,5 @@
 //! Writes of one pipeline travel in few requests, together with the commands between them. The replies to these
-//! commands are those of Redis.
+//! commands are equal to those of Redis.
 
 use crate::common::{Client, Redis, Running, command};
 use pmnet_front::upstream::Outcome;
@@ -11,7 +11,7 @@ fn send(client: &mut Client, lines: &[&str]) -> Vec<String> {
     lines.iter().map(|_| client.text()).collect()
 }
 
-/// Runs the same lines on Redis itself and through the front, each time with empty stores.
+/// Runs the same lines on Redis itself and through the front, and each time begins with empty stores.
 fn same(redis: &Redis, front: &Running, hello: &str, lines: &[&str]) {
     let [expected, said] = [redis.client(), front.client()].map(|mut client| {
         client.ask("FLUSHALL");
@@ -68,7 +68,7 @@ const MIXED: [&str; 42] = [
     "EXEC",
 ];
 
-/// A part that the store leaves out is executed later, once and in its place.
+/// A part that the store leaves out of a pack is executed later, exactly once and at its place.
 #[test]
 fn replies_are_those_of_redis_wherever_the_store_ends_a_pack() {
     let Some(redis) = Redis::start() else { return };
@@ -84,7 +84,7 @@ fn replies_are_those_of_redis_wherever_the_store_ends_a_pack() {
     assert!(knobs.bypasses.iter().any(|bypass| bypass.1 == Form::Pack));
 }
 
-/// A command that travels by itself waits until the outcome of all earlier commands is certain.
+/// A command that travels alone waits until the outcome of all earlier commands is certain.
 #[test]
 fn nothing_overtakes_what_the_store_has_left_out() {
     let Some(redis) = Redis::start() else { return };
@@ -154,11 +154,11 @@ fn many_reads_behind_a_write_go_their_own_way() {
     let knobs = front.knobs();
     let packed = knobs.bypasses.iter().filter(|bypass| !bypass.0);
     let packed: usize = packed.map(|bypass| bypass.2).sum();
-    // FLUSHALL, INCR, and some of the reads.
+    // The bypasses are those of FLUSHALL and INCR, and of some of the reads.
     assert!(packed <= 2 + 16, "{packed}");
 }
 
-/// A long reply in a pack would be kept with the replies to writes.
+/// A pack with a long reply would keep this reply together with the replies to writes.
 #[test]
 fn a_read_with_a_long_reply_goes_its_own_way() {
     let Some(redis) = Redis::start() else { return };
@@ -172,7 +172,7 @@ fn a_read_with_a_long_reply_goes_its_own_way() {
         same(&redis, &front, "HELLO 2", &lines);
         assert!(front.knobs().bypasses.contains(&(true, Form::Single, 1)));
     }
-    // For some time no other such read joins a pack.
+    // For some time no other read whose reply may be long joins a pack.
     front.knobs().bypasses.clear();
     same(&redis, &front, "HELLO 2", &["INCR a", "GET b", "STRLEN b"]);
 }

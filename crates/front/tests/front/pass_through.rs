@@ -14,7 +14,7 @@ fn an_acknowledged_update_breaks_a_watch() {
     assert_eq!(other.ask("SET k theirs"), "+OK\r\n");
     assert_eq!(watcher.ask("EXEC"), "*-1\r\n");
     assert_eq!(watcher.ask("GET k"), "$6\r\ntheirs\r\n");
-    // A command refused by the front aborts the transaction as well.
+    // If the front refuses a command, it aborts the transaction, too.
     for line in ["WATCH k", "MULTI"] {
         assert_eq!(watcher.ask(line), "+OK\r\n");
     }
@@ -22,7 +22,7 @@ fn an_acknowledged_update_breaks_a_watch() {
     assert_eq!(watcher.ask("SET k x"), "+QUEUED\r\n");
     assert!(watcher.ask("EXEC").starts_with("-EXECABORT"));
     assert_eq!(watcher.ask("GET k"), "$6\r\ntheirs\r\n");
-    // pmnet keeps the scripts, and they are known while keys are watched, too.
+    // pmnet keeps the scripts, so they are known while keys are watched, too.
     let loaded = watcher.ask("SCRIPT LOAD return(7)");
     let sha = loaded.lines().nth(1).unwrap().to_owned();
     assert!(watcher.ask("WATCH k").starts_with("+OK"));
@@ -39,7 +39,7 @@ fn what_would_undo_a_promise_never_reaches_the_store() {
     let front = Running::start(&redis);
     let mut client = front.client();
     assert_eq!(client.ask("SET k v"), "+OK\r\n");
-    // Each command with a part of the reason for its refusal.
+    // Commands, each with a part of the reason why it is refused.
     let refused = [
         ("CONFIG SET appendonly no", "change it in Redis itself"),
         ("config set appendfsync no", "change it in Redis itself"),
@@ -75,7 +75,7 @@ fn what_would_undo_a_promise_never_reaches_the_store() {
             error.starts_with("-ERR pmnet: ") && error.contains(why),
             "{line}: {error}"
         );
-        // The connection continues. Inside MULTI, EXEC runs nothing.
+        // The connection continues. EXEC of the MULTI executes nothing.
         assert_eq!(client.ask("MULTI"), "+OK\r\n", "{line}");
         assert_eq!(client.ask("SET k changed"), "+QUEUED\r\n", "{line}");
         assert!(client.ask(line).starts_with("-ERR pmnet: "), "{line}");
@@ -98,7 +98,7 @@ fn what_would_undo_a_promise_never_reaches_the_store() {
     assert_eq!(direct.ask("GET k"), "$1\r\nv\r\n");
     assert_eq!(direct.ask("DBSIZE"), ":1\r\n");
     assert!(direct.ask("ROLE").contains("master"));
-    // Administrative commands that break no guarantee pass, as they do outside WATCH.
+    // Administrative commands that break no guarantee pass while keys are watched, as they do without WATCH.
     for (line, reply) in [
         ("WATCH k", "+OK\r\n"),
         ("CONFIG SET hz 11", "+OK\r\n"),
@@ -141,7 +141,7 @@ fn a_blocked_client_waits_for_another_and_then_goes_on() {
     assert_eq!(blocked.text(), "*2\r\n$1\r\nl\r\n$1\r\nx\r\n");
     assert_eq!(blocked.text(), "+OK\r\n");
     assert_eq!(blocked.text(), "+PONG\r\n");
-    // The wait ends when the client disconnects.
+    // The front's wait for the store ends when the client disconnects.
     blocked.send(&command("BLPOP l 0"));
     eventually("blocked", || {
         direct.ask("INFO clients").contains("blocked_clients:1")
@@ -266,7 +266,7 @@ fn wait_counts_what_was_acknowledged() {
     assert_eq!(client.ask("SET k v"), "+OK\r\n");
     assert_eq!(client.ask("WAIT 1 5000"), ":1\r\n");
     assert_eq!(replica.client().ask("GET k"), "$1\r\nv\r\n");
-    // A replica that no longer receives data does not count.
+    // A replica that receives no data does not count in the reply to WAIT.
     let mut sleeper = replica.client();
     sleeper.send(&command("DEBUG SLEEP 3"));
     std::thread::sleep(std::time::Duration::from_millis(100));
@@ -274,8 +274,9 @@ fn wait_counts_what_was_acknowledged() {
     assert_eq!(client.ask("WAIT 1 200"), ":0\r\n");
 }
 
-/// Before WAIT, a newer Redis gets a write that it may refuse. If Redis refuses the write, WAIT has the error of the
-/// write, because an answer would say nothing about replicas. The client's connection and its watch stay.
+/// Before a WAIT, the front sends a write to a newer Redis, which may refuse it. If Redis refuses the write, WAIT has
+/// the error of the write, because Redis's answer to WAIT would say nothing about replicas. The client's connection and
+/// its watch stay.
 #[test]
 fn a_wait_whose_write_is_refused_has_that_error() {
     let Some(redis) = Redis::start_named("redis-8.2") else {
@@ -299,13 +300,13 @@ fn a_wait_whose_write_is_refused_has_that_error() {
         assert_eq!(set(usual), "+OK\r\n");
         assert_eq!(client.ask("WAIT 0 10"), ":0\r\n");
     }
-    // The watch still exists.
+    // The client's keys are still watched.
     assert_eq!(plain.ask("SET k 1"), "+OK\r\n");
     let said = ["MULTI", "SET k 2", "EXEC"].map(|line| client.ask(line));
     assert_eq!(said[2], "*-1\r\n", "{said:?}");
 }
 
-/// A reply that looks like a message about subscriptions is data. Regression test: such a reply was taken for a
+/// A reply that looks like a message about subscriptions is only data. Regression test: such a reply was taken for a
 /// message, and then the connection passed commands that are refused after WATCH.
 #[test]
 fn data_that_looks_like_a_subscription_is_data() {
@@ -337,8 +338,7 @@ fn message(text: &str) -> String {
     format!(">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n${len}\r\n{text}\r\n")
 }
 
-/// Messages of the store to one client leave in their order, even around a command that waits for its
-/// barrier.
+/// Messages of the store to one client keep their order, even around a command that waits for its barrier.
 #[test]
 fn messages_keep_their_order_around_a_command_that_waits_for_its_barrier() {
     let Some(redis) = Redis::start() else { return };
@@ -383,7 +383,8 @@ fn messages_keep_their_order_around_a_command_that_waits_for_its_barrier() {
     }
 }
 
-/// As with plain Redis, a RESP2 subscriber depends on Redis alone: the server may be down.
+/// As with plain Redis, a RESP2 subscriber depends on Redis alone. A RESP2 subscriber is served even while the server
+/// is down.
 #[test]
 fn a_subscriber_is_answered_and_stays_subscribed_while_the_server_is_away() {
     let Some(redis) = Redis::start() else { return };
@@ -411,7 +412,8 @@ fn a_subscriber_is_answered_and_stays_subscribed_while_the_server_is_away() {
             "*3\r\n$11\r\nunsubscribe\r\n$1\r\nd\r\n:1\r\n"
         );
         assert!(two.ask("GET k").starts_with("-ERR Can't execute 'get'"));
-        // In RESP3, other commands depend on earlier writes. Such a command fails without further effect.
+        // In RESP3, a subscriber's other commands depend on earlier writes. While the server is down, such a command
+        // fails without any other effect.
         assert_eq!(three.text(), message("m"));
         for line in ["SUBSCRIBE d", "BLPOP l 0"] {
             let error = three.ask(line);
@@ -421,7 +423,7 @@ fn a_subscriber_is_answered_and_stays_subscribed_while_the_server_is_away() {
             );
         }
     }
-    // The client must not believe in a watch that could not be made.
+    // The client must not believe that its keys are watched if WATCH failed.
     assert!(three.ask("WATCH k").contains("was not executed"));
     assert_eq!(three.next(), None);
     front.knobs().hold = false;

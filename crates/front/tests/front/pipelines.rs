@@ -1,5 +1,5 @@
-//! The time of a command in a pipeline begins when the command is read, or when the previous command is answered. Long
-//! pipelines succeed. Pipelines without an answer fail at once.
+//! The deadline of a command in a pipeline counts from the moment when the command is read, or when the previous
+//! command is answered. So long pipelines succeed. Pipelines without an answer fail as a whole at once.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use pmnet_wire::command::Form;
 
 /// Deadline of a command in tests that wait until the deadline passes.
 const SHORT: Duration = Duration::from_millis(400);
-/// A command's time that many commands exceed together.
+/// Time for a command that is shorter than the time of many commands together.
 const MEDIUM: Duration = Duration::from_secs(1);
 
 fn start(redis: &Redis, timeout: Duration) -> Running {
@@ -25,8 +25,8 @@ fn sent(front: &Running) -> (usize, usize) {
     (knobs.updates.len(), knobs.bypasses.len())
 }
 
-/// If a command gets no answer, later commands of the same age fail together with it. If the later commands were sent,
-/// each would have its own deadline, and the times would add up.
+/// If a command gets no answer, later commands that have waited just as long fail together with it. If the later
+/// commands were sent, each of them would have a deadline of its own, and the times would add up.
 #[test]
 fn what_waits_behind_a_command_without_an_answer_is_not_sent() {
     let Some(redis) = Redis::start() else { return };
@@ -36,7 +36,7 @@ fn what_waits_behind_a_command_without_an_answer_is_not_sent() {
     front.knobs().hold_bypasses = true;
     let repeated = |lines: &[&'static str], times: usize| lines.repeat(times);
     let unsent = "deadline passed before the call could be sent";
-    // A pipeline, and how many updates and bypasses of it are sent.
+    // Pipelines, each with the number of its updates and bypasses that are sent.
     for (lines, updates, bypasses) in [
         (repeated(&["GET k"], 400), 0, 1),
         (repeated(&["GET k", "GET k", "SET k 1"], 6), 0, 1),
@@ -91,7 +91,7 @@ fn who_waits_behind_a_command_that_blocks_has_time_when_it_ends() {
     let Some(redis) = Redis::start() else { return };
     let front = start(&redis, SHORT);
     let mut client = front.client();
-    // Several times as long as a command's time.
+    // The pipeline takes several times as long as a command may take.
     let lines = [
         "BLPOP l 1",
         "GET k",
@@ -111,7 +111,7 @@ fn who_waits_behind_a_command_that_blocks_has_time_when_it_ends() {
 #[test]
 fn who_takes_no_replies_for_long_gets_them_all_in_the_end() {
     let Some(redis) = Redis::start() else { return };
-    // On a busy machine this time is long enough for all commands, once they are taken.
+    // Even on a busy machine, all commands are executed within this time once they are taken.
     let deadline = 3 * MEDIUM;
     let front = start(&redis, deadline);
     let mut client = front.client();
@@ -127,7 +127,7 @@ fn who_takes_no_replies_for_long_gets_them_all_in_the_end() {
     }
 }
 
-/// A session has one bypass under way at a time, so each costs a round trip to the store.
+/// A session has one bypass under way at a time, so each bypass costs a round trip to the store.
 #[test]
 fn writes_of_a_kilobyte_travel_together() {
     let Some(redis) = Redis::start() else { return };
@@ -165,7 +165,7 @@ fn a_set_between_writes_travels_with_them() {
         assert_eq!(client.text(), "+OK\r\n");
         assert_eq!(client.text(), ":1024\r\n");
     }
-    // A SET travels by itself only if it is read when no command precedes it.
+    // A SET is sent alone only if no command precedes it when the front reads it.
     let updates = sent(&front).0;
     assert!(updates <= 20, "{updates} updates");
     front.knobs().bypasses.clear();
@@ -176,8 +176,8 @@ fn a_set_between_writes_travels_with_them() {
     }
     let (updates, bypasses) = sent(&front);
     assert!(updates + bypasses <= 40, "{updates} and {bypasses}");
-    // A command of `--assume-ok` gets OK whatever Redis replies, so it never joins a pack, whose commands get Redis's
-    // own replies.
+    // A command of `--assume-ok` gets OK whatever Redis replies. So it never joins a pack, because the commands of a
+    // pack get Redis's own replies.
     front.knobs().updates.clear();
     client.send(&pipeline(&["INCR n", "HMSET h f v", "INCR n"]));
     for reply in [":401\r\n", "+OK\r\n", ":402\r\n"] {
@@ -186,8 +186,8 @@ fn a_set_between_writes_travels_with_them() {
     assert_eq!(sent(&front).0, 1);
 }
 
-/// Regression test: each of these commands cost its own round trip, so a pipeline of pairs was as slow as
-/// single commands.
+/// Regression test: each of these commands cost a round trip of its own, so a pipeline of pairs was as slow as single
+/// commands.
 #[test]
 fn reads_travel_with_the_writes_in_front_of_them() {
     let Some(redis) = Redis::start() else { return };
@@ -195,7 +195,7 @@ fn reads_travel_with_the_writes_in_front_of_them() {
     let mut direct = redis.client();
     direct.ask("SET text abc");
     for (lines, packs) in [
-        // A pipeline and its bypasses: number of commands of each, and whether they only read.
+        // Pipelines and their bypasses. For each bypass: its number of commands, and whether they only read.
         (
             &["INCR n", "GET n", "DECRBY n 5", "GET n", "TTL n"][..],
             &[(5, false)][..],
@@ -213,8 +213,8 @@ fn reads_travel_with_the_writes_in_front_of_them() {
         (&["INCR text", "GET text", "GET text"], &[(3, false)]),
         (&["INCR n", "GET m", "GET n"], &[(3, false)]),
         (&["APPEND n 1", "GET n"], &[(2, false)]),
-        // Reads before a write travel by themselves. Commands that run code, or that cannot run in the store's script,
-        // also travel by themselves.
+        // Reads before a write are sent without the write. Commands that run code, or that cannot run in the store's
+        // script, are sent without other commands, too.
         (
             &["STRLEN text", "INCR n", "HGETALL h"],
             &[(1, true), (2, false)],

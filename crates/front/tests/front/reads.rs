@@ -40,7 +40,7 @@ fn reading() -> Knobs {
     }
 }
 
-/// Starts a store with a record, and a front that reads from it.
+/// Starts a store with a record, and a front that reads from this store.
 fn start() -> Option<(Redis, Running)> {
     let redis = Redis::start()?;
     record(&redis, EPOCH, WATERMARK);
@@ -61,7 +61,7 @@ fn bulk(value: &str) -> String {
     format!("${}\r\n{value}\r\n", value.len())
 }
 
-/// Returns the bypasses since the last call of this function, without the questions which store there is.
+/// Returns the bypasses since the last call of this function, without the front's questions for the store's name.
 fn bypassed(front: &Running) -> Vec<(bool, Form, usize)> {
     let mut bypasses = std::mem::take(&mut front.knobs().bypasses);
     bypasses.retain(|bypass| bypass.1 != Form::Barrier);
@@ -201,7 +201,7 @@ fn keys_are_listed_by_the_store_itself_without_pmnets_own() {
     assert!(front.knobs().reads.iter().all(Vec::is_empty));
 }
 
-/// A listing covers all keys: the store must have everything that was acknowledged.
+/// A listing covers all keys, so the store must have everything that was acknowledged.
 #[test]
 fn keys_are_listed_behind_everything_acknowledged() {
     let Some((_redis, front)) = start() else {
@@ -218,7 +218,7 @@ fn keys_are_listed_behind_everything_acknowledged() {
     bypassed(&front);
     client.ask("SCAN 0");
     assert_eq!(bypassed(&front), [(true, Form::Single, 1)]);
-    // The next listing does not try the store at once, unless this machine is so slow that the pause is over.
+    // The next listing is not read from the store, unless this machine is so slow that the pause is over.
     let waits = (0..20).any(|_| {
         let asked = front.knobs().reads.len();
         client.ask("SCAN 0");
@@ -343,7 +343,7 @@ fn a_store_that_is_not_as_fresh_or_of_another_epoch_is_not_used() {
             [(true, Form::Single, 1), (true, Form::Pipeline, 2)]
         );
     }
-    // If the head does not answer, the next reads do not ask it. Later reads ask the head again.
+    // If the head does not answer, the next reads do not ask it. Later reads ask the head again after a pause.
     let asked = front.knobs().reads.len();
     assert_eq!(client.ask("GET k"), bulk("v"));
     assert_eq!(
@@ -373,7 +373,7 @@ fn a_store_that_is_not_as_fresh_or_of_another_epoch_is_not_used() {
     }
 }
 
-/// Reads until the next MISS of this version is probable.
+/// Sends reads until the next MISS of this version is probable.
 fn warm(client: &mut Client) {
     for _ in 0..9 {
         client.ask("GET warm");
@@ -440,7 +440,7 @@ fn what_the_store_said_is_not_used_behind_another_version_epoch_or_update() {
     let both = (&redis, &front);
     let mut plain = redis.client();
     plain.ask("SET k old");
-    // In the meantime a call without an order was answered, so the store is asked again.
+    // In the meantime a call without an order was answered, so the front asks the store again.
     warm(&mut client);
     let other: fn(&Knobs, &[u64]) -> ReadAnswer = |_, _| ReadAnswer::Miss {
         epoch: EPOCH,
@@ -461,7 +461,8 @@ fn what_the_store_said_is_not_used_behind_another_version_epoch_or_update() {
     front.knobs().answer = Some(miss);
     assert_eq!(at_once(&mut client, &["GET k", "GET none"])[1], "$-1\r\n");
     assert_eq!(bypassed(&front), []);
-    // If the store lacks the order, or names another epoch, a bypass waits for it.
+    // If the store lacks the order, or its record names another epoch, the read becomes a bypass, which waits at the
+    // server.
     let unfit: [fn(&Knobs, &[u64]) -> ReadAnswer; 3] = [
         |_, _| ReadAnswer::Miss {
             epoch: EPOCH,
@@ -533,7 +534,8 @@ fn what_the_head_cannot_know_is_a_bypass() {
     let mut client = front.client();
     assert_eq!(client.ask("GET k"), "$-1\r\n");
     assert_eq!(bypassed(&front), []);
-    // A call with an unknown outcome may still take effect. Only a bypass surely follows this call.
+    // A call with an unknown outcome may still take effect. Of all requests, only a bypass is certain to be executed
+    // after this call.
     front.knobs().outcome = Some(Outcome::Unknown);
     assert!(client.ask("SET k 1").contains("outcome unknown"));
     front.knobs().outcome = Some(Outcome::Failed("no answer"));
@@ -544,7 +546,7 @@ fn what_the_head_cannot_know_is_a_bypass() {
     assert_eq!(bypassed(&front).len(), 1);
     assert_eq!(client.ask("GET k"), "$-1\r\n");
     assert_eq!(bypassed(&front), [], "a bypass was answered since");
-    // Reads without a key, scripts, and reads inside MULTI.
+    // These reads have no key, run a script, or stand inside MULTI.
     for line in [
         "DBSIZE",
         "EVAL_RO return(1) 0",
@@ -557,7 +559,7 @@ fn what_the_head_cannot_know_is_a_bypass() {
     }
     at_once(&mut client, &["MULTI", "GET k", "EXEC"]);
     assert_eq!(bypassed(&front), [(true, Form::Transaction, 1)]);
-    // After a write in the same pipeline, these reads travel with it.
+    // If a write precedes these reads in the same pipeline, they travel with the write.
     let replies = at_once(
         &mut client,
         &["INCR n", "GET n", "SET j 1", "GET n", "INCR n", "GET n"],
@@ -586,7 +588,7 @@ fn clients_with_a_state_of_their_own_read_as_they_did() {
     assert_eq!(subscribed.ask("GET k"), bulk("v"));
     assert_eq!(bypassed(&front), [(true, Form::Single, 1)]);
     assert!(front.knobs().reads.is_empty());
-    // Afterwards these clients read as others do.
+    // From now on these clients read as others do.
     assert_eq!(watching.ask("UNWATCH"), "+OK\r\n");
     assert_eq!(watching.ask("GET k"), bulk("v"));
     assert_eq!(front.knobs().reads.len(), 1);
@@ -717,13 +719,13 @@ fn a_command_that_the_user_may_not_run_is_nobody_elses_trouble() {
         }
     }
     let counters = front.stop();
-    // A read becomes a bypass if the command of another client makes two of its transactions fail.
+    // If the commands of another client make two of a read's transactions fail, the read becomes a bypass.
     assert_eq!(counters.direct_reads + counters.bypassed_reads, 120);
     assert!(
         (60..=80).contains(&counters.direct_reads),
         "{counters:?}: nobody else's trouble"
     );
-    // If the user may not read the record, all reads are bypasses.
+    // If the front's user may not read the record, all reads are bypasses.
     assert_eq!(plain.ask("ACL SETUSER reader -hmget"), "+OK\r\n");
     let front = Running::start_as(&redis, reading(), direct);
     let mut client = front.client();
@@ -755,9 +757,9 @@ fn replies_that_are_too_long_together_come_by_bypass() {
         }
     }
     let quick = begun.elapsed() < Duration::from_secs(1);
-    // The first pipeline is read from the store until its replies are too long. The second pipeline follows at once,
-    // and is a bypass. If the machine is so busy that a second has passed, the second pipeline is read like the first
-    // pipeline.
+    // The first pipeline is read from the store until its replies are too long. The second pipeline follows at once, so
+    // its reads are bypasses. If the machine is so busy that a second has passed, the second pipeline is read from the
+    // store, too.
     let counters = front.stop();
     let found = (counters.direct_reads, counters.bypassed_reads);
     assert!(found == (3, 7) || !quick && found == (6, 4), "{found:?}");
@@ -775,7 +777,7 @@ enum Fake {
     Other,
 }
 
-/// Serves connections one after the other, until a connection without input ends the loop.
+/// Serves connections one after the other. A connection without input ends the loop.
 fn fake(listener: &TcpListener, run: &str, kind: Fake) {
     for stream in listener.incoming() {
         let Ok(mut stream) = stream else { return };
@@ -837,7 +839,7 @@ fn a_store_that_answers_oddly_or_not_at_all_is_gone_past() {
         says(format!(
             "{taken}*2\r\n*3\r\n$-1\r\n$-1\r\n$-1\r\n$4\r\nFAKE\r\n"
         )),
-        // A replica has the records of its master.
+        // This is the record of a replica, which has the records of its master.
         says(format!("{taken}*2\r\n{other}$4\r\nFAKE\r\n")),
         says(format!(
             "{taken}*2\r\n*1\r\n$8\r\n12345678\r\n$4\r\nFAKE\r\n"
@@ -875,7 +877,7 @@ fn a_store_that_answers_oddly_or_not_at_all_is_gone_past() {
         let mut client = front.client();
         assert_eq!(client.ask("GET k"), bulk("v"), "{kind:?}");
         assert_eq!(front.knobs().reads.len(), 1);
-        // Reads continue without the fake store, and the front tries to connect again.
+        // Reads continue without the fake store, and the front tries to connect to it again.
         for _ in 0..10 {
             assert_eq!(
                 at_once(&mut client, &["GET k", "GET k"]),
@@ -949,7 +951,7 @@ fn a_connection_that_breaks_is_made_again() {
             assert_eq!(client.ask("GET k"), bulk("v"));
             bypassed(&front).is_empty()
         });
-        // All connections except this connection and the executor's, which were made first.
+        // Closes the front's connection for reads, which is the one whose last command is EXEC.
         let list = plain.ask("CLIENT LIST");
         let reader = list.lines().find(|line| line.contains("cmd=exec"));
         let id = reader.and_then(|line| line.split_once("id=")?.1.split(' ').next());

@@ -1,4 +1,4 @@
-//! Reads from replicas of the store (docs/spec/reads.md §11). The replica in these tests accepts writes, so a value
+//! Reads from replicas of the store (docs/spec/reads.md §11). The replica in these tests accepts writes. So a value
 //! shows whether the replica or the master has answered.
 
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use pmnet_wire::command::Form;
 /// Epoch of the store's record.
 const EPOCH: u32 = 7;
 const WATERMARK: u64 = 1_000_000_000_000;
-/// Number of reads after which a replica is asked: the MISSes that must come first, and a few more.
+/// Number of reads after which a replica has been asked: the MISSes that must come before, and a few more.
 const TRIES: usize = 20;
 
 fn miss(_: &Knobs, _: &[u64]) -> ReadAnswer {
@@ -35,7 +35,7 @@ struct Stores {
     front: Running,
 }
 
-/// Starts the servers; `None` without a redis-server.
+/// Starts the servers; returns `None` if there is no redis-server.
 fn start(from: ReadFrom) -> Option<Stores> {
     let (master, replica) = (Redis::start()?, Redis::start()?);
     record(&master, EPOCH, WATERMARK);
@@ -55,7 +55,7 @@ fn start(from: ReadFrom) -> Option<Stores> {
     })
 }
 
-/// Makes a Redis a replica of `master`, and then gives it another value of k.
+/// Makes a Redis a replica of `master`, and then gives the replica another value of k.
 fn follow(replica: &Redis, master: &Redis) {
     let mut client = replica.client();
     client.ask("CONFIG SET replica-read-only no");
@@ -69,7 +69,7 @@ fn follow(replica: &Redis, master: &Redis) {
 const FROM_MASTER: &str = "$6\r\nmaster\r\n";
 const FROM_REPLICA: &str = "$7\r\nreplica\r\n";
 
-/// Reads until a replica answers.
+/// Sends reads until a replica answers.
 fn until_from_replica(client: &mut Client) {
     eventually("a replica answers", || client.ask("GET k") == FROM_REPLICA);
 }
@@ -92,7 +92,7 @@ fn a_replica_answers_where_the_head_says_that_it_may() {
     let mut third = stores.front.client();
     third.ask("HELLO 3");
     eventually("also in RESP3", || third.ask("GET k") == FROM_REPLICA);
-    // One read in each second goes to the master, so most reads do not.
+    // One read in each second goes to the master, so most reads go to the replica.
     let count = (0..TRIES).filter(|_| client.ask("GET k") == FROM_REPLICA);
     assert!(count.count() >= TRIES - 2);
     let counters = stores.front.stop();
@@ -112,7 +112,7 @@ fn pipelines_and_both_ways_to_ask_are_answered_in_their_order() {
         let commands = ["GET k", "STRLEN k", "GET j", "EXISTS k"];
         client.send(&commands.map(command).concat());
         if slow {
-            // The replica's answer comes before the head's.
+            // The replica's answer comes before the head's answer.
             std::thread::sleep(Duration::from_millis(5));
             stores.front.knobs().is_slow = false;
         }
@@ -144,7 +144,7 @@ fn a_replica_that_lacks_something_is_not_shown() {
         stores.front.knobs().answer = Some(miss);
         until_from_replica(&mut client);
     }
-    // The record of the replica alone has another epoch.
+    // Only the replica's record has another epoch.
     let mut plain = stores.replica.client();
     let mut odd = Vec::new();
     let chain = [&(EPOCH - 1).to_be_bytes()[..], b"members"].concat();
@@ -174,7 +174,7 @@ fn a_replica_that_stands_still_or_is_gone_keeps_nobody_waiting() {
         assert!(begun.elapsed() < limit, "{:?}", begun.elapsed());
     };
     stores.replica.signal("-STOP");
-    // One read notices that the replica is suspended, within an eighth of a call's time.
+    // One read waits for the suspended replica, for an eighth of a call's time. Later reads do not wait.
     within(&mut client, Duration::from_secs(3));
     for _ in 0..TRIES {
         within(&mut client, Duration::from_secs(1));
@@ -185,12 +185,12 @@ fn a_replica_that_stands_still_or_is_gone_keeps_nobody_waiting() {
     for _ in 0..TRIES {
         within(&mut client, Duration::from_secs(1));
     }
-    // Another replica takes its place.
+    // Another replica takes the place of the suspended one.
     let Some(other) = Redis::start() else { return };
     follow(&other, &stores.master);
     until_from_replica(&mut client);
-    // After its promotion a server is no longer a replica. At first only the promoted server knows of its promotion;
-    // later the master no longer names it as a replica.
+    // After its promotion the server is no longer a replica. At first only the promoted server knows this. Later the
+    // master no longer names the promoted server as its replica.
     other.client().ask("REPLICAOF NO ONE");
     eventually("only the master answers", || {
         (0..TRIES).all(|_| client.ask("GET k") == FROM_MASTER)
@@ -209,8 +209,8 @@ fn some_reads_are_for_the_master_alone() {
     for _ in 0..TRIES {
         assert_eq!(client.ask("TOUCH only-here"), ":0\r\n");
     }
-    // The cursor of another process would skip members. (Found by this test: an iteration of a set of 2000
-    // missed 480.)
+    // With a cursor of another process, the iteration would skip members. (Found by this test: an iteration of a set of
+    // 2000 missed 480.)
     for [write, scan] in [
         ["HSET scanned-h f v", "HSCAN scanned-h 0"],
         ["SADD scanned-s m", "SSCAN scanned-s 0"],

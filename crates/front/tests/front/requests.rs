@@ -6,7 +6,8 @@ use pmnet_wire::command::{Commands, Form, PREAMBLE_LEN, Protocol, preamble};
 use pmnet_wire::{FRAGMENT_BYTES_MIN, FRAGMENTS_MAX};
 use proptest::prelude::*;
 
-/// Returns the arguments of the command at the head of `input`, as the front and as the store reads them.
+/// Returns the arguments of the command at the head of `input`, once as the front reads them and once as the store
+/// reads them.
 fn both_sides(input: &[u8]) -> [Vec<Vec<u8>>; 2] {
     let mut parser = Parser::new(REQUESTS);
     assert_eq!(parser.poll(input), Ok(Status::Complete));

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::common::{Client, Redis, Running, command};
 use crate::users::{front, front_with};
 
-/// A time longer than the front takes to notice that rights have changed.
+/// Time after which the front has certainly noticed that rights have changed.
 const SEEN: Duration = Duration::from_millis(1300);
 
 /// Starts a Redis with the front's own user.
@@ -28,7 +28,7 @@ fn admin(redis: &Redis, lines: &[&str]) {
     }
 }
 
-/// Returns the reply, or that the connection has ended.
+/// Returns the reply to this line, or the text that the connection has ended.
 fn said(client: &mut Client, line: &str) -> String {
     use std::io::Write;
     let ended = || "(the connection has ended)".to_owned();
@@ -39,7 +39,7 @@ fn said(client: &mut Client, line: &str) -> String {
     reply.map_or_else(ended, |reply| String::from_utf8_lossy(&reply).into_owned())
 }
 
-/// A client of the front and a client of Redis that send the same commands.
+/// A client of the front and a client of Redis, which send the same commands.
 struct Both {
     what: String,
     front: Client,
@@ -55,7 +55,7 @@ impl Both {
         }
     }
 
-    /// Sends the line to Redis and to the front, which must give the same reply. Returns the reply.
+    /// Sends the line to Redis and to the front, and checks that both give the same reply. Returns the reply.
     fn ask(&mut self, line: &str) -> String {
         let right = said(&mut self.redis, line);
         let ours = said(&mut self.front, line);
@@ -154,7 +154,7 @@ fn a_change_of_rights_means_for_an_open_multi_what_it_means_in_redis() {
         }
     }
     for (name, change, _) in &all {
-        // Some of the changes are not possible for this user. The reply does not matter.
+        // Some of the changes are not possible for this user, so the reply is not checked.
         let mut client = redis.client();
         client.ask(&format!("ACL SETUSER {name} {change}"));
     }
@@ -166,8 +166,7 @@ fn a_change_of_rights_means_for_an_open_multi_what_it_means_in_redis() {
     }
 }
 
-/// As in Redis, a MULTI does not continue after a command is refused while it is queued, or after its user is
-/// deleted.
+/// As in Redis, a MULTI ends if one of its commands is refused when it is queued, or if its user is deleted.
 #[test]
 fn a_multi_that_goes_on_behind_a_change_is_as_in_redis() {
     let Some(redis) = redis() else { return };
@@ -192,7 +191,7 @@ fn a_multi_that_goes_on_behind_a_change_is_as_in_redis() {
         }
         both
     });
-    // The front has time to make its own connections for these users.
+    // Meanwhile the front makes its own connections for these users.
     std::thread::sleep(SEEN);
     admin(
         &redis,
@@ -292,7 +291,7 @@ fn sort_by_other_keys_is_for_those_who_may_read_all_keys() {
             both.ask(line);
         }
         both.ask("SORT m BY w_*");
-        // In a MULTI the command is queued, and gets its error when it runs.
+        // In a MULTI each command is queued, and gets its error when it runs.
         for line in [
             "MULTI",
             "SORT l BY w_*",
@@ -305,7 +304,7 @@ fn sort_by_other_keys_is_for_those_who_may_read_all_keys() {
     }
 }
 
-/// Clients that connected when no password was needed stay, as in Redis. Later clients must log in.
+/// As in Redis, clients that connected when no password was needed stay connected. Later clients must log in.
 #[test]
 fn who_was_let_in_stays_when_the_default_user_gets_a_password() {
     let Some(redis) = redis() else { return };
@@ -339,8 +338,8 @@ fn who_was_let_in_stays_when_the_default_user_gets_a_password() {
     }
 }
 
-/// While the front asks Redis about one command of a user, the user gets all rights for a moment. The permission
-/// for this command must not count for the next command.
+/// While the front asks Redis about one command of a user, the user gets all rights for a moment. This permission must
+/// not count for the next command.
 #[test]
 fn the_answer_about_one_command_is_not_taken_for_another() {
     let Some(redis) = Redis::start_with(&["--enable-debug-command", "yes"]) else {
@@ -400,7 +399,7 @@ fn hello_says_that_redis_cannot_be_asked_and_not_that_a_password_is_missing() {
             "{took:?}"
         );
         drop(front);
-        // The command waits for as long as it may.
+        // The command waits until its own deadline.
         let front = front_with(&redis, |_| {});
         redis.signal("-STOP");
         let mut client = front.client();
@@ -460,7 +459,8 @@ fn rules_about_databases_hold_in_each_database() {
                 "BLPOP l 0.01",
                 "DEL l",
             ] {
-                // Both clients write to the same keys, so only errors about rights are compared.
+                // Both clients write to the same keys, so their replies differ and only errors about rights are
+                // compared.
                 let right = said(&mut both.redis, line);
                 let ours = said(&mut both.front, line);
                 if right.starts_with("-NOPERM") || ours.starts_with("-NOPERM") {
@@ -469,7 +469,7 @@ fn rules_about_databases_hold_in_each_database() {
             }
         }
         // The commands of the transaction are allowed in the database where it begins, but not in the database where
-        // they run. Valkey refuses such a transaction at EXEC, the front at once.
+        // they run. Valkey refuses such a transaction at EXEC, and the front refuses it at once.
         let begins = if number == 3 { "SELECT 1" } else { "SELECT 0" };
         both.ask(begins);
         for client in [&mut both.front, &mut both.redis] {
@@ -496,7 +496,7 @@ fn said_of(client: &mut Client, line: &str) {
     said(client, line);
 }
 
-/// The channel of SPUBLISH stands where other commands have a key. A user with rights to all keys does not
+/// The channel of SPUBLISH stands at the place where other commands have a key. A user with rights to all keys does not
 /// have rights to all channels.
 #[test]
 fn whoever_may_publish_in_one_shard_channel_may_not_in_others() {
@@ -537,7 +537,7 @@ fn a_wrong_password_among_right_ones_is_wrong() {
         for client in &mut clients {
             client.ask("CLIENT ID");
         }
-        // The questions arrive together.
+        // All questions arrive at Redis together.
         redis.signal("-STOP");
         for (number, client) in clients.iter_mut().enumerate() {
             let line = if number % 3 == 1 {
@@ -564,7 +564,8 @@ fn a_wrong_password_among_right_ones_is_wrong() {
     }
 }
 
-/// Tests the missing answer to a wrong password for a login on a client's own connection, after another command.
+/// Tests a login on a client's own connection, which follows another command: Redis may give no answer to its wrong
+/// password.
 #[test]
 fn a_password_that_is_wrong_by_now_is_told_on_a_connection_of_its_own() {
     let Some(redis) = redis() else { return };

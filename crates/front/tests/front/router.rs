@@ -1,4 +1,4 @@
-//! One address for three shards, each with a real redis-server: the routing of commands, and their replies.
+//! One address for three shards, each with a real redis-server. The tests check where commands go, and their replies.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -9,10 +9,10 @@ use crate::common::{Client, DEADLINE, command, eventually};
 use pmnet_front::shards::slot::slot_of;
 use pmnet_front::{Access, Secret};
 
-/// Three shards. Slots of some keys: bar (5061) and hello (866) are of the first, foo (12182) and {x} (16287)
-/// of the third shard.
+/// Three shards. Slots of some keys: bar (5061) and hello (866) belong to the first shard, foo (12182) and {x} (16287)
+/// to the third shard.
 const THREE: [&str; 3] = ["0-5460", "5461-10922", "10923-16383"];
-/// A key of the first, of the second, and of the third shard.
+/// Keys of the first, the second and the third shard.
 const KEYS: [&str; 3] = ["bar", "c", "foo"];
 
 fn three() -> Option<Sharded> {
@@ -71,18 +71,18 @@ fn a_slow_shard_holds_up_what_is_behind_it_only() {
     shards.knobs(1).hold = true;
     client.send(&[command("SET foo 2"), command("INCR c"), command("INCR foo")].concat());
     assert_eq!(client.text(), "+OK\r\n");
-    // The command after the held one has taken effect, but its reply waits.
+    // The command after the held command has taken effect, but its reply waits for that of the held command.
     let mut direct = shards.stores[2].client();
     eventually("foo is 3", || direct.ask("GET foo") == "$1\r\n3\r\n");
-    // Other clients are not delayed.
+    // Other clients do not wait for the held command.
     assert_eq!(shards.client().ask("INCR foo"), ":4\r\n");
     shards.knobs(1).hold = false;
     assert_eq!(client.text(), ":1\r\n");
     assert_eq!(client.text(), ":3\r\n");
 }
 
-/// A slot is being moved, and then belongs to another shard. After the move no command for the slot runs at the old
-/// shard, even if the command began before.
+/// A slot is being moved, and then belongs to another shard. After the move the old shard runs no command for the slot,
+/// even if the command began before the move.
 #[test]
 fn slots_move_while_clients_are_there() {
     let Some(shards) = three() else { return };
@@ -96,7 +96,7 @@ fn slots_move_while_clients_are_there() {
         watches.ask(line);
     }
     listens.ask("SUBSCRIBE bar");
-    // Commands that are under way continue.
+    // Commands that are under way when the slot moves continue.
     let mut slow = shards.client();
     assert_eq!(slow.ask("GET bar"), "$1\r\n1\r\n");
     let asked = shards.knobs(0).bypasses.len();
@@ -120,8 +120,8 @@ fn slots_move_while_clients_are_there() {
     for line in ["WATCH hello", "MULTI", "INCR hello"] {
         queued.ask(line);
     }
-    // The slot goes to the second shard, with the first shard's data. The slot of `hello` moves too, without being
-    // marked as moving.
+    // The slot goes to the second shard, with the first shard's data. The slot of `hello` moves too, although it was
+    // never marked as moving.
     assert_eq!(shards.stores[0].client().ask("DEL bar"), ":1\r\n");
     assert_eq!(shards.stores[1].client().ask("SET bar 2"), "+OK\r\n");
     shards.change_map(
@@ -243,10 +243,10 @@ fn transactions_are_of_one_slot() {
         assert!(replies[1..4].iter().all(|reply| reply == "+QUEUED\r\n"));
     }
     let cross = "-CROSSSLOT Keys in request don't hash to the same slot\r\n";
-    // As in Redis Cluster, the error comes when the transaction is to be executed.
+    // As in Redis Cluster, this error comes at EXEC.
     let replies = send_all(&mut client, &["MULTI", "SET foo 7", "SET bar 7", "EXEC"]);
     assert_eq!(replies, ["+OK\r\n", "+QUEUED\r\n", "+QUEUED\r\n", cross]);
-    // If the keys of a single command are in several slots, the error comes at once.
+    // If the keys of a single command are in several slots, the error comes at this command.
     let replies = send_all(
         &mut client,
         &["MULTI", "SET foo 7", "MSET foo 7 bar 7", "EXEC", "GET foo"],
@@ -262,7 +262,7 @@ fn transactions_are_of_one_slot() {
     );
     assert!(replies[1].starts_with("-ERR unknown command 'NOSUCH'"));
     assert_eq!(replies[2..], ["+QUEUED\r\n", abort, "+PONG\r\n"]);
-    // Commands after an error are not checked.
+    // After an error, the router does not check further commands.
     let replies = send_all(
         &mut client,
         &["MULTI", "SET foo 7", "GET", "SET bar 7", "EXEC"],
@@ -309,7 +309,7 @@ fn what_is_watched_and_the_transaction_are_of_one_slot() {
     assert_eq!(client.ask("WATCH bar"), cross);
     let replies = send_all(&mut client, &["MULTI", "SET bar z", "EXEC"]);
     assert_eq!(replies, ["+OK\r\n", "+QUEUED\r\n", cross]);
-    // Now no key is watched.
+    // Now the client watches no key.
     assert_eq!(client.ask("WATCH bar"), "+OK\r\n");
     assert_eq!(client.ask("UNWATCH"), "+OK\r\n");
     assert_eq!(client.ask("WATCH foo"), "+OK\r\n");
@@ -344,8 +344,9 @@ fn blocking_commands_block_their_shard_alone() {
     assert_eq!(client.text(), "*-1\r\n");
 }
 
-/// Regression test: while a command after a client's BLPOP could not be taken yet, the client's disconnection
-/// was not noticed. The client took the next element, and kept its place for ever.
+/// Regression test: a command that followed a client's BLPOP could not be taken yet, and so the router did not notice
+/// that the client had disconnected. The BLPOP of that client took the next element, and the client kept its place
+/// without end.
 #[test]
 fn a_client_that_is_gone_does_not_take_what_is_pushed_later() {
     let Some(shards) = three() else { return };
@@ -373,8 +374,8 @@ fn a_client_that_is_gone_does_not_take_what_is_pushed_later() {
     }
 }
 
-/// A client that sends all its commands and closes its sending side gets all replies, even after commands
-/// that wait for others.
+/// A client that sends all its commands and then closes its sending side gets all replies, even after commands that
+/// wait for other clients.
 #[test]
 fn half_a_connection_gets_its_replies() {
     let Some(shards) = three() else { return };
@@ -401,7 +402,8 @@ fn half_a_connection_gets_its_replies() {
     assert_eq!(client.text(), "$1\r\nx\r\n");
 }
 
-/// Regression test: a reply that looks like a message was taken for one, and all later replies were shifted.
+/// Regression test: a reply that looks like a message was taken for a message, and so all later replies went to wrong
+/// commands.
 #[test]
 fn what_is_stored_is_never_taken_for_a_message() {
     let Some(shards) = three() else { return };
@@ -460,7 +462,7 @@ fn a_client_is_the_same_in_all_shards() {
     let hello = client.ask("HELLO 3");
     assert!(hello.starts_with('%'), "{hello}");
     for key in KEYS {
-        // The shard uses RESP3, too.
+        // In RESP3 a null is `_`, so the shard uses RESP3, too.
         assert_eq!(client.ask(&format!("GET {key}")), "_\r\n");
     }
     let list = other.ask("CLIENT LIST");
@@ -545,7 +547,7 @@ fn one_password_is_for_all_shards() {
     let replies = send_all(&mut client, &["AUTH wrong", "GET foo"]);
     assert!(replies[0].starts_with("-WRONGPASS"), "{replies:?}");
     assert_eq!(replies[1], noauth);
-    // A pipeline that logs in: a shard that is used later knows the login.
+    // After a pipeline that logs in, a shard that is first used later knows the login.
     let replies = send_all(
         &mut client,
         &[
@@ -611,11 +613,11 @@ fn users_of_redis_log_in_to_all_shards() {
     let replies = send_all(&mut client, &["AUTH alice wrong", "GET foo"]);
     assert!(replies[0].starts_with("-WRONGPASS"));
     assert_eq!(replies[1], "$1\r\n1\r\n");
-    // A client that needs no login sends a large value.
+    // A client that needs no login may send a large value.
     let mut anybody = shards.client();
     let value = "x".repeat(100_000);
     assert_eq!(anybody.ask(&format!("SET foo {value}")), "+OK\r\n");
-    // One shard is down: the other shards accept logins, and serve.
+    // One shard is down. The other shards accept logins and serve commands.
     shards.stores[1].kill();
     let mut late = shards.client();
     assert_eq!(late.ask("AUTH alice secret"), "+OK\r\n");
@@ -640,7 +642,7 @@ fn messages_of_all_shards_come_to_their_subscribers() {
         if resp3 {
             subscriber.ask("HELLO 3");
         }
-        // The numbers count the client's own subscriptions, whatever the shards count.
+        // The numbers in the confirmations count the client's own subscriptions, whatever the shards count.
         subscriber.send(&command("SUBSCRIBE foo bar c"));
         for (number, channel) in ["foo", "bar", "c"].iter().enumerate() {
             told(
@@ -781,7 +783,7 @@ fn keys_that_change_are_told_behind_the_replies_that_showed_them() {
             )
         );
     }
-    // The reply waits for the reply of another shard. The message about the key waits, too.
+    // The reply waits for the reply of another shard, and the message about the key waits, too.
     shards.knobs(0).hold = true;
     let mut direct = shards.stores[2].client();
     let gets = |direct: &mut Client| {
@@ -793,7 +795,7 @@ fn keys_that_change_are_told_behind_the_replies_that_showed_them() {
     client.send(&[command("INCR bar"), command("GET foo")].concat());
     eventually("foo is read", || gets(&mut direct) != before);
     assert_eq!(direct.ask("SET foo 2"), "+OK\r\n");
-    // This gives the message time to overtake; no assertion depends on it.
+    // During this pause the message could overtake the reply. No assertion depends on its length.
     std::thread::sleep(Duration::from_millis(100));
     shards.knobs(0).hold = false;
     let got: Vec<String> = (0..3).map(|_| client.text()).collect();
@@ -817,10 +819,10 @@ fn what_cannot_be_read_ends_one_client_with_an_error() {
         client.text(),
         "-ERR Protocol error: expected '$', got 'P'\r\n"
     );
-    // The client may continue to send, and is not reset before it has read the error.
+    // The client may continue to send. The client's connection is not reset before the client has read the error.
     let _ = client.stream.write_all(&[b'x'; 100_000]);
     assert_eq!(client.next(), None);
-    // A client that closes its sending side: its commands are answered.
+    // The commands of a client that closes its sending side are answered.
     let mut half = shards.client();
     half.send(&[command("INCR foo"), command("INCR bar")].concat());
     half.stream.shutdown(Shutdown::Write).expect("shutdown");
@@ -992,7 +994,7 @@ fn rubbish_ends_nobody_else() {
             let _ = stream.shutdown(Shutdown::Write);
             stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
             let mut all = Vec::new();
-            // The connection is answered or closed, not forgotten.
+            // Each connection is answered or closed, and none is left open without an answer.
             match stream.read_to_end(&mut all) {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                     panic!(

@@ -1,4 +1,4 @@
-//! A script that runs long: the replies to other clients, and how the script is ended.
+//! Scripts that run long: the replies to other clients, and the ways to end such a script.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ const ABORTED: &str =
     "-EXECABORT Transaction discarded because of: BUSY Redis is busy running a script.";
 const HANGS: &str = "while true do end";
 
-/// Starts a Redis that soon reports that it is busy.
+/// Starts a Redis that soon reports a running script as busy.
 fn redis() -> Option<Redis> {
     Redis::start_with(&["--busy-reply-threshold", "50"])
 }
@@ -25,7 +25,7 @@ fn hang(redis: &Redis, login: Option<&str>, body: &str) -> Client {
     let mut frame = Vec::new();
     pmnet_resp::write_command(&mut frame, &["EVAL", body, "0"]);
     client.send(&frame);
-    // Redis sends BUSY only to users with rights; a connection that was made before has them.
+    // Redis sends BUSY only to users with rights. A connection that was made before has such a user.
     let mut other = redis.client();
     if let Some(login) = login {
         eventually("it takes a login", || {
@@ -61,10 +61,10 @@ fn a_script_is_killed_through_the_front() {
         assert_eq!(client.ask("SCRIPT KILL"), "+OK\r\n");
         killed(hanging);
         eventually("Redis answers", || client.ask("INCR n").starts_with(':'));
-        // The connection serves all commands again.
+        // The connection serves all commands again after the kill.
         assert_eq!(client.ask("BLPOP none 0.01"), "*-1\r\n");
     }
-    // The kill does not work in a transaction either.
+    // In a transaction, SCRIPT KILL does not end the script, either.
     let mut client = front.client();
     client.ask("MULTI");
     assert!(client.ask("SCRIPT KILL").starts_with("-ERR pmnet: "));
@@ -77,7 +77,7 @@ fn a_script_that_has_written_is_not_killed() {
     let Some(redis) = redis() else { return };
     let front = Running::start(&redis);
     let mut client = front.client();
-    // The script does not run for ever, because then only a kill of Redis could end it.
+    // The script ends by itself after some time, because otherwise only a kill of Redis could end it.
     let body = "redis.call('SET', 'k', 'v') local t = redis.call('TIME')[1] while redis.call('TIME')[1] - t < 3 do end";
     let mut hanging = hang(&redis, None, body);
     assert!(client.ask("SCRIPT KILL").starts_with("-UNKILLABLE "));
@@ -106,7 +106,7 @@ fn while_a_script_runs_others_are_told_so() {
     client.ask("BLPOP none 0.01");
     let hanging = hang(&redis, None, HANGS);
     front.knobs().hold_bypasses = true;
-    // By a read, the front notices that Redis is busy.
+    // By the reply to a read, the front notices that Redis is busy.
     assert!(client.ask("GET k").starts_with(BUSY));
     front.knobs().bypasses.clear();
     for line in [
@@ -138,7 +138,7 @@ fn arity(name: &str) -> String {
     format!("-ERR wrong number of arguments for '{name}' command\r\n")
 }
 
-/// No client reads from Redis: the front asks without a client's request.
+/// No client sends a read that would show this: the front asks by itself.
 #[test]
 fn who_waits_already_is_told_if_he_only_reads() {
     let Some(redis) = redis() else { return };
@@ -164,10 +164,10 @@ fn who_waits_already_is_told_if_he_only_reads() {
     assert_eq!(early.ask("SCRIPT KILL"), "+OK\r\n");
     killed(hanging);
     front.knobs().hold_bypasses = false;
-    // A command that may have been executed, or that may be the script itself, gets its own reply.
+    // A command that may have been executed, or that may be the long script, gets its own reply.
     assert_eq!(writer.text(), ":1\r\n");
     assert_eq!(script.text(), ":1\r\n");
-    // The late replies to the readers' commands go to no client.
+    // The late replies to the readers' commands are given to no client.
     assert_eq!(readers[1].ask("STRLEN a"), ":0\r\n");
     assert_eq!(readers[0].ask("GET a"), "$-1\r\n");
     assert!(held >= 4, "{held}");
@@ -191,7 +191,7 @@ fn rights_to_kill_are_those_of_the_client() {
         config.cache = Cache::Off;
         config.access = Access::Redis;
         config.direct = Some(direct);
-        // The users' rights expire within this test.
+        // With this timeout the front forgets the users' rights within the test.
         config.call_timeout = Duration::from_secs(2);
     });
     let mut clients = ["may", "none", "all"].map(|user| {
@@ -200,7 +200,7 @@ fn rights_to_kill_are_those_of_the_client() {
         client
     });
     let hanging = hang(&redis, Some("default secret"), HANGS);
-    // Redis gives this error to this user.
+    // This error is Redis's own error for this user.
     let text = clients[1].ask("SCRIPT KILL");
     assert!(text.starts_with("-NOPERM "), "{text}");
     let text = front.client().ask("SCRIPT KILL");

@@ -1,4 +1,5 @@
-//! Compares the slot of a key with that of a real redis-server in cluster mode (`CLUSTER KEYSLOT`).
+//! Compares the slots that the front computes for keys with those of a real redis-server in cluster mode (`CLUSTER
+//! KEYSLOT`).
 
 use crate::common::Redis;
 use crate::common::claims::Port;
@@ -8,7 +9,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
-/// Keys with and without hash tags, complete and broken ones, of any bytes.
+/// Keys of any bytes, with complete hash tags, with broken ones, and without.
 fn key() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         prop::collection::vec(any::<u8>(), 0..40),

@@ -1,5 +1,5 @@
-//! Publish and subscribe for clients that do not wait for confirmations, or that get their own messages; the
-//! commands of clients that watch keys or are subscribed.
+//! Publish and subscribe: clients that do not wait for confirmations, and clients that get their own messages. Commands
+//! of clients that watch keys or are subscribed.
 
 use crate::common::{Client, Redis, Running, command, eventually};
 
@@ -41,7 +41,7 @@ fn who_publishes_while_others_subscribe_waits_for_none_that_came_later() {
     let front = Running::start(&redis);
     let mut other = front.client();
     assert_eq!(other.ask("PING"), "+PONG\r\n");
-    // For the first HELLO the front asks the store for its facts.
+    // This client's HELLO is the first, for which the front asks the store for its facts.
     subscriber(&front, 2);
     front.knobs().bypasses.clear();
     front.knobs().hold_bypasses = true;
@@ -52,7 +52,7 @@ fn who_publishes_while_others_subscribe_waits_for_none_that_came_later() {
     let mut later = subscriber(&front, 2);
     later.send(&command("SUBSCRIBE d"));
     eventually("its barrier", || front.knobs().bypasses.len() == 2);
-    // The connection of the client for which it waits is closed.
+    // The client for whose subscription the PUBLISH waits disconnects.
     drop(first);
     eventually("published", || front.knobs().bypasses.len() == 3);
     front.knobs().hold_bypasses = false;
@@ -66,8 +66,8 @@ fn a_subscriber_that_publishes_hears_itself_when_its_redis_says_so() {
     let named = ["redis-8.2", "valkey-9.1"].map(Redis::start_named);
     for redis in [Redis::start()].into_iter().chain(named).flatten() {
         let front = Running::start(&redis);
-        // Each round uses its own channel, because Redis may take some time to notice that the subscribers of
-        // the last round have left.
+        // Each round uses a channel of its own, because Redis may take some time to notice that the subscribers of the
+        // last round have left.
         for time in 0..10 {
             subscribe_and_publish(&redis, &front, time);
         }
@@ -95,7 +95,7 @@ fn subscribe_and_publish(redis: &Redis, front: &Running, time: u8) {
             .map(|_| client.text())
             .collect::<Vec<String>>()
     });
-    // The other client is subscribed, too, so the numbers of receivers differ.
+    // In both runs the other client is subscribed too, so the numbers of receivers differ.
     let through: Vec<String> = through
         .iter()
         .map(|reply| reply.replace(":2\r\n", ":1\r\n"))
@@ -151,7 +151,7 @@ fn a_flush_of_a_client_that_watches_breaks_its_watch() {
         }
         assert_eq!(client.ask("EXISTS k"), ":0\r\n");
     }
-    // Inside MULTI this command would reach Redis without the server.
+    // Inside the passed MULTI, this command would reach Redis without the server's checks.
     assert_eq!(client.ask("WATCH k"), "+OK\r\n");
     assert_eq!(client.ask("MULTI"), "+OK\r\n");
     assert!(
@@ -162,7 +162,7 @@ fn a_flush_of_a_client_that_watches_breaks_its_watch() {
     assert!(client.ask("EXEC").starts_with("-EXECABORT"));
 }
 
-/// The reply waits for messages before it, and none will come.
+/// The reply waits for messages that should come before it, but no message will come.
 #[test]
 fn a_subscriber_that_loses_the_store_gets_the_reply_that_was_held_back_and_the_end() {
     let Some(redis) = Redis::start() else { return };

@@ -44,8 +44,8 @@ const READ_BYPASS: Action = Action::Bypass {
     alone: false,
 };
 
-/// Compares `file` with `content`, which was made from `source`. Writes the file if the environment variable
-/// `update` is set.
+/// Compares `file` with `content`, which was generated from `source`. Writes the file instead if the environment
+/// variable `update` is set.
 fn generated(file: &str, content: &str, source: &str, update: &str) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(file);
     if std::env::var_os(update).is_some() {
@@ -58,7 +58,7 @@ fn generated(file: &str, content: &str, source: &str, update: &str) {
     );
 }
 
-/// A parsed reply of COMMAND: nested arrays of texts.
+/// A parsed reply to COMMAND, which consists of nested arrays of texts.
 #[derive(Debug)]
 enum Value {
     Text(String),

@@ -93,7 +93,7 @@ fn a_front_with_tls_is_a_front() {
     ] {
         assert_eq!(client.ask(line).unwrap(), reply, "{line}");
     }
-    // The value is longer than a record, a buffer and a turn, so it is split at any place, in both directions.
+    // The value is longer than a TLS record, a buffer and a turn. So it is split at many places, in both directions.
     let value = "x".repeat(3_000_000);
     assert_eq!(
         client.ask(&format!("SET large {value}")).unwrap(),
@@ -121,7 +121,7 @@ fn a_front_with_tls_is_a_front() {
             format!("${}\r\n{text}\r\n", text.len())
         );
     }
-    // Messages come without a request.
+    // Messages come to the client without a request.
     assert!(client.ask("SUBSCRIBE c").unwrap().contains("subscribe"));
     assert_eq!(redis.client().ask("PUBLISH c hello"), ":1\r\n");
     assert!(client.text().unwrap().contains("hello"));
@@ -169,7 +169,7 @@ fn who_speaks_no_tls_or_says_nothing_is_closed_and_counted() {
     plain.set_read_timeout(Some(DEADLINE)).unwrap();
     plain.write_all(&command("SET k v")).unwrap();
     let mut said = Vec::new();
-    // The connection ends after TLS's closing message, or is reset.
+    // The connection ends after TLS's closing message, or it is reset.
     let _ = plain.read_to_end(&mut said);
     assert!(!said.starts_with(b"+OK"));
     // Clients that send nothing have a deadline, and their number is bounded.
@@ -191,8 +191,8 @@ fn who_speaks_no_tls_or_says_nothing_is_closed_and_counted() {
     assert_eq!(front.stop().tls_failed, 301);
 }
 
-/// Opens more connections than handshakes may be under way. The connections come from another host than other clients,
-/// and send nothing.
+/// Opens more connections than the number of handshakes that may be under way. The connections come from another host
+/// than other clients, and send nothing.
 fn silent_host(to: SocketAddr) -> Vec<TcpStream> {
     let domain = socket2::Domain::for_address(to);
     let host = SocketAddr::from(([127, 0, 0, 9], 0));
@@ -326,7 +326,7 @@ fn a_router_with_tls_is_a_router() {
     for (store, key) in shards.stores.iter().zip(["bar", "foo"]) {
         assert_eq!(store.client().ask(&format!("EXISTS {key}")), ":1\r\n");
     }
-    // A client that does not speak TLS is closed. Other clients are not affected.
+    // A client that does not speak TLS is closed. Other clients continue.
     let mut plain = shards.client();
     plain.send(&command("PING"));
     let mut rest = Vec::new();

@@ -15,7 +15,7 @@ fn resp3(front: &Running) -> Client {
     client
 }
 
-/// Returns the message to a RESP3 client when this key has changed.
+/// Returns the message that a RESP3 client gets when this key has changed.
 fn push(key: &str) -> String {
     format!(
         ">2\r\n$10\r\ninvalidate\r\n*1\r\n${}\r\n{key}\r\n",
@@ -33,12 +33,12 @@ fn id(client: &mut Client) -> String {
         .to_owned()
 }
 
-/// Checks that no message comes: the next reply is that to PING.
+/// Checks that the client has no message: its next input is the reply to PING.
 fn says_nothing(client: &mut Client) {
     assert_eq!(client.ask("PING"), "+PONG\r\n");
 }
 
-/// Returns the client of Redis on which the front is told of changed keys.
+/// Returns the id, in Redis's list of clients, of the connection on which the front is told of changed keys.
 fn link(redis: &mut Client) -> Option<String> {
     let list = redis.ask("CLIENT LIST");
     let line = list.lines().find(|line| line.contains("flags=tB"))?;
@@ -46,8 +46,8 @@ fn link(redis: &mut Client) -> Option<String> {
     Some(rest.split(' ').next()?.to_owned())
 }
 
-/// Redis 7.0 does not know these commands. A command that Redis 7.0 does not know may be a read of a newer version or
-/// of a module.
+/// Redis 7.0 does not know the commands of this test. A command that Redis 7.0 does not know may be a read, of a newer
+/// version or of a module.
 #[test]
 fn what_an_unknown_command_reads_is_told_too() {
     let Some(redis) = Redis::start() else { return };
@@ -81,7 +81,7 @@ fn a_client_is_told_of_the_next_change_of_what_it_has_read() {
     let front = Running::start(&redis);
     let (mut client, mut other, mut direct) = (resp3(&front), front.client(), redis.client());
     assert_eq!(client.ask("CLIENT TRACKING ON"), "+OK\r\n");
-    // Writes by another client of the front, acknowledged early or not, and by a client of Redis.
+    // The writes come from another client of the front, acknowledged early or not, and from a client of Redis.
     for (at, write) in ["SET k 1", "INCR k", "DEL k", "MSET x 1 k 2"]
         .iter()
         .enumerate()
@@ -127,7 +127,8 @@ fn a_resp2_client_is_told_on_another_connection() {
     client.ask("GET k");
     other.ask("FLUSHALL");
     assert_eq!(told.text(), format!("{message}$-1\r\n"));
-    // The client named in REDIRECT has disconnected: a RESP3 client is told.
+    // The client named in REDIRECT disconnects. A RESP3 client gets a message that its REDIRECT client has
+    // disconnected.
     drop(told);
     eventually("the other connection is gone", || {
         !other
@@ -167,7 +168,7 @@ fn prefixes_are_told_of_every_change() {
         let both = ">2\r\n$10\r\ninvalidate\r\n*2\r\n$3\r\na:1\r\n$3\r\na:2\r\n";
         assert_eq!(told, [push("b:1"), both.to_owned()]);
     }
-    // In the mode without prefixes, clients are not told of pmnet's own keys either.
+    // Without prefixes, too, the mode BCAST tells clients nothing about pmnet's own keys.
     client.ask("CLIENT TRACKING OFF");
     client.ask("CLIENT TRACKING ON BCAST");
     direct.ask("HSET pmnet:{0} x 2");
@@ -270,7 +271,7 @@ fn errors_and_what_is_said_are_those_of_redis() {
         ] {
             let [direct, through] = [&mut direct, &mut through].map(|client| {
                 let reply = client.ask(line);
-                // The reply has the number of the client.
+                // The reply to HELLO has the number of the client.
                 if line.starts_with("HELLO") {
                     String::new()
                 } else {
@@ -303,7 +304,7 @@ fn a_reply_that_is_under_way_comes_before_the_word_that_it_is_old() {
         });
         front.knobs().bypasses.clear();
         direct.ask("INCR k");
-        // By its next command, the front has been told of the change.
+        // When the client sends its next command, the front has been told of the change.
         std::thread::sleep(Duration::from_millis(100));
         front.knobs().hold = false;
         assert!(
@@ -324,7 +325,7 @@ fn own_writes_are_told_before_redis_has_them() {
     for client in [&mut client, &mut bare] {
         client.ask("MGET k x");
     }
-    // The devices alone have acknowledged the write.
+    // Only the devices have acknowledged the write. Redis has not executed it.
     front.knobs().outcome = Some(pmnet_front::upstream::Outcome::Committed { copies: 1 });
     assert_eq!(client.ask("SET k 1"), "+OK\r\n");
     assert_eq!(client.text(), push("k"));
@@ -343,7 +344,7 @@ fn own_writes_are_told_before_redis_has_them() {
     let replies = [(); 4].map(|()| client.text());
     assert_eq!(replies[3], "*2\r\n+OK\r\n$1\r\n1\r\n");
     assert_eq!(client.text(), push("x"));
-    // In doubt, the client gets a message.
+    // If it is not certain that a key is unchanged, the client gets a message.
     assert_eq!(bare.text(), push("x"));
 }
 
@@ -363,12 +364,12 @@ fn when_redis_cannot_tell_all_counts_as_changed_and_reads_wait() {
         (client.text(), bare.text()),
         (ALL.to_owned(), ALL.to_owned())
     );
-    // The connection is made again, and reads wait for the new connection.
+    // The front makes the connection again, and reads wait for the new connection.
     client.ask("GET k");
     assert!(link(&mut direct).is_some(), "the read waited for it");
     direct.ask("SET k 1");
     assert_eq!((client.text(), bare.text()), (push("k"), push("k")));
-    // Now Redis is silent.
+    // From now on Redis is silent.
     client.ask("GET k");
     redis.signal("-STOP");
     assert_eq!(client.text(), ALL);
@@ -445,7 +446,7 @@ fn a_client_that_blocks_is_told_at_once() {
     assert_eq!(client.text(), "*2\r\n$4\r\nlist\r\n$1\r\nx\r\n");
 }
 
-/// A client with a cache, as in libraries: RESP3, one connection.
+/// A client that caches values as libraries do: RESP3, one connection.
 struct Caching {
     client: Client,
     cache: HashMap<String, String>,
@@ -465,7 +466,7 @@ impl Caching {
         }
     }
 
-    /// Returns the next reply. Messages that come before the reply take effect on the cache.
+    /// Returns the next reply. Messages that come before the reply change the cache.
     fn reply(&mut self) -> String {
         loop {
             let text = self.client.text();
@@ -499,7 +500,7 @@ impl Caching {
     }
 }
 
-/// A deterministic source of numbers.
+/// Returns the next number of a deterministic sequence.
 fn next(seed: &mut u64) -> u64 {
     *seed ^= *seed << 13;
     *seed ^= *seed >> 7;
@@ -507,7 +508,7 @@ fn next(seed: &mut u64) -> u64 {
     *seed
 }
 
-/// The guarantee: when no key changes any more and all messages have come, no old value is cached.
+/// The guarantee: when no key changes any more and all messages have come, no client caches an old value.
 #[test]
 fn no_cache_keeps_what_has_changed() {
     let Some(redis) = Redis::start() else { return };
@@ -517,7 +518,7 @@ fn no_cache_keeps_what_has_changed() {
             ..Knobs::default()
         };
         let front = Running::start_as(&redis, knobs, |_| {});
-        // The head has no update of the key; or it has an old update, as in the log of a real head.
+        // The head has no update of the key, or it has an old update, like the log of a real head.
         front.knobs().answer = Some(|_, _| ReadAnswer::Miss {
             epoch: 0,
             need: 0,
@@ -575,7 +576,7 @@ fn no_cache_keeps_what_has_changed() {
         for thread in threads {
             thread.join().expect("a writer");
         }
-        // Expired keys are gone for all clients.
+        // All clients see that the keys with a time to live have expired.
         eventually("keys with a time to live are over", || {
             (0..12).all(|key| direct.ask(&format!("PTTL k{key}")).contains('-'))
         });
@@ -616,7 +617,7 @@ fn no_cache_keeps_what_has_changed() {
 }
 
 impl Caching {
-    /// The message about a key that an own write has changed comes directly after the reply.
+    /// If a client changes a key by its own write, the message about the key comes directly after the reply.
     fn reply_is_due(&mut self) -> bool {
         self.client.send(&command("PING"));
         self.reply() == "+PONG\r\n"

@@ -1,9 +1,9 @@
-//! The commands that MULTI queues or refuses are those of Redis.
+//! MULTI at the front queues and refuses the same commands as MULTI at Redis.
 
 use crate::common::{Client, Redis, Running};
 use pmnet_resp::write_command;
 
-/// Returns the replies to these lines, sent one after the other.
+/// Returns the replies to these lines. Each line is sent after the reply to the previous line.
 fn told(mut client: Client, lines: &[&str]) -> Vec<String> {
     lines.iter().map(|line| client.ask(line)).collect()
 }
@@ -106,7 +106,7 @@ fn what_is_about_the_connection_is_queued_too() {
             let script: Vec<&str> = script.collect();
             let said = [redis.client(), front.client()].map(|mut client| {
                 client.ask("FLUSHALL");
-                // The greetings differ.
+                // The replies to HELLO differ, so they are not compared.
                 client.ask(script[0]);
                 script[1..]
                     .iter()
@@ -118,7 +118,7 @@ fn what_is_about_the_connection_is_queued_too() {
     }
 }
 
-/// After an unknown outcome the selected database is unknown.
+/// If the outcome of the transaction is unknown, the selected database is unknown, too.
 #[test]
 fn a_transaction_that_selects_and_whose_outcome_is_unknown_ends_the_connection() {
     let Some(redis) = Redis::start() else { return };
@@ -136,13 +136,13 @@ fn a_transaction_that_selects_and_whose_outcome_is_unknown_ends_the_connection()
     assert_eq!(client.next(), None);
 }
 
-/// Earlier versions of the front refused HELLO in MULTI. The reply to HELLO differs only in the number of the
-/// connection.
+/// Earlier versions of the front refused HELLO in MULTI. The replies to HELLO of both sides differ only in the number
+/// of the connection.
 #[test]
 fn hello_is_queued_and_changes_the_protocol_at_the_end() {
     let Some(redis) = Redis::start() else { return };
     let front = Running::start(&redis);
-    // In a transaction the store is not asked for its version.
+    // In a transaction the front does not ask the store for its version.
     assert!(front.client().ask("HELLO").contains("7.0.15"));
     for lines in [
         &["HSET h f v", "HELLO 3"][..],
@@ -166,7 +166,7 @@ fn hello_is_queued_and_changes_the_protocol_at_the_end() {
         });
         assert_eq!(said[1], said[0], "{lines:#?}");
     }
-    // Replies that would differ in the other protocol.
+    // These replies would differ in the other protocol.
     let mut client = front.client();
     for line in ["MULTI", "HELLO 3"] {
         client.ask(line);
@@ -180,7 +180,7 @@ fn hello_is_queued_and_changes_the_protocol_at_the_end() {
     assert_eq!(client.ask("HGETALL h"), "*2\r\n$1\r\ng\r\n$1\r\nw\r\n");
 }
 
-/// Redis's texts end at a NUL: the rest is cut off.
+/// Redis cuts its texts off at the first NUL.
 #[test]
 fn what_redis_does_not_know_is_shown_as_redis_shows_it() {
     let Some(redis) = Redis::start() else { return };
@@ -209,7 +209,7 @@ fn what_redis_does_not_know_is_shown_as_redis_shows_it() {
     }
 }
 
-/// The forms that exist, and the commands that MULTI refuses, differ between servers. The front follows its
+/// Servers differ in the forms of commands that exist, and in the commands that MULTI refuses. The front follows its
 /// store.
 #[test]
 fn newer_forms_are_those_of_the_store() {

@@ -8,7 +8,7 @@ use crate::common::{Client, Redis, Running, command, eventually};
 use pmnet_resp::write_command;
 
 const MIB: usize = 1024 * 1024;
-/// Longer than the time for which the front waits for a client that reads nothing.
+/// A time longer than the front waits for a client that reads nothing.
 const LONG: Duration = Duration::from_millis(1500);
 
 fn value() -> String {
@@ -25,7 +25,8 @@ fn bulk(value: &str) -> String {
     format!("${}\r\n{value}\r\n", value.len())
 }
 
-/// Reads echoes up to the end. Returns their number, and the error that comes before the end, if any.
+/// Reads echoes until the connection ends. Returns their number, and the error that comes before the end of the
+/// connection, if any.
 fn echoes(client: &mut Client) -> (usize, Option<String>) {
     let expected = bulk(&value());
     let mut count = 0;
@@ -77,7 +78,8 @@ fn who_leaves_more_unread_than_may_be_gets_an_error_and_is_closed() {
     let Some(redis) = Redis::start() else { return };
     let front = Running::start_with(&redis, |config| config.unread_max = 4 * MIB);
     let mut client = front.client();
-    // The client can send all these bytes. A client that is stuck in writing would not see the error.
+    // These bytes are few enough for the client to send all of them. A client that is stuck in writing would not see
+    // the error.
     client.send(&times(40_000, &["ECHO", &value()]));
     let (count, error) = echoes(&mut client);
     let error = error.expect("an error at the end");
@@ -103,7 +105,7 @@ fn what_a_client_that_does_not_read_asks_for_is_not_executed_without_end() {
             .repeat(400),
     );
     // A client that begins to read before the front gives up on it gets all its replies. The front may be slow to reach
-    // its bound, so the test waits for the decision and not for a time.
+    // its bound. So the test waits for the front's decision, not for a time.
     eventually("given up", || closed.load(Ordering::Relaxed) == 1);
     let mut seen = 0;
     loop {

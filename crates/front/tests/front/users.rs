@@ -17,7 +17,8 @@ fn no_command(name: &str) -> String {
     format!("-NOPERM this user has no permissions to run the '{name}' command\r\n")
 }
 
-/// Starts a Redis with these users and that of the front. The default user of this Redis has the password `secret`.
+/// Starts a Redis with these users and with the front's own user. The default user of this Redis has the password
+/// `secret`.
 fn redis_with(users: &[&str]) -> Option<Redis> {
     let redis = Redis::start()?;
     set_users(&redis, &[FRONT]);
@@ -28,7 +29,7 @@ fn redis_with(users: &[&str]) -> Option<Redis> {
 
 fn set_users(redis: &Redis, users: &[&str]) {
     let mut client = redis.client();
-    // When the first user is made, this login does not exist yet.
+    // While the first user is made, this login does not exist yet.
     client.ask("AUTH front front");
     for user in users {
         assert_eq!(client.ask(&format!("ACL SETUSER {user}")), "+OK\r\n");
@@ -40,7 +41,7 @@ pub fn front(redis: &Redis) -> Running {
     front_with(redis, |_| {})
 }
 
-/// Starts a front as [`front`] does, with changed settings.
+/// Starts a front like [`front`], with a changed configuration.
 pub fn front_with(redis: &Redis, change: impl FnOnce(&mut FrontConfig)) -> Running {
     let direct = format!("redis://front:front@{}", redis.address);
     Running::start_as(redis, Knobs::logged_in("front front"), |config| {
@@ -176,7 +177,7 @@ fn who_has_still_to_log_in_can_send_little() {
         });
         assert_eq!(said[0], said[1], "{input:.60}");
     }
-    // A client that needs no login may send more.
+    // A client that needs no login may send large commands.
     let mut direct = redis.client();
     direct.ask("AUTH front front");
     assert_eq!(direct.ask("ACL SETUSER default nopass"), "+OK\r\n");
@@ -222,7 +223,7 @@ fn all_who_have_still_to_log_in_can_send_little_together() {
     }
     assert!(closed > 10, "{closed} of 300");
     assert_eq!(first.ask("AUTH bob pw"), "+OK\r\n");
-    // A client within its bound continues.
+    // A client that is within its bound continues.
     let goes_on = &mut clients[open.expect("not all of them")];
     let long = std::time::Duration::from_secs(20);
     goes_on.stream.set_read_timeout(Some(long)).unwrap();
@@ -361,7 +362,7 @@ fn what_passes_through_runs_as_its_user() {
     assert_eq!(some.ask("BLPOP a:1 1"), no_command("blpop"));
     assert_eq!(some.ask("BRPOP b 1"), NO_KEY);
     assert_eq!(some.ask("WATCH b"), NO_KEY);
-    // The front may use SELECT even if its client may not; WAIT needs it.
+    // The front may use SELECT even if its client may not. The front needs SELECT for WAIT.
     assert_eq!(some.ask("WAIT 0 1"), ":0\r\n");
     assert_eq!(some.ask("WATCH a:1"), "+OK\r\n");
     assert_eq!(some.ask("SET b v"), NO_KEY);
@@ -372,7 +373,7 @@ fn what_passes_through_runs_as_its_user() {
     assert_eq!(some.ask("MULTI"), "+OK\r\n");
     assert_eq!(some.ask("GET a:1"), "+QUEUED\r\n");
     assert_eq!(some.ask("EXEC"), "*1\r\n$-1\r\n");
-    // The server runs this command, although the client watches keys.
+    // The server runs this command, even while the client watches keys.
     assert_eq!(some.ask("WATCH a:1"), "+OK\r\n");
     assert_eq!(some.ask("FLUSHALL"), no_command("flushall"));
     assert_eq!(some.ask("UNWATCH"), "+OK\r\n");
@@ -382,7 +383,7 @@ fn what_passes_through_runs_as_its_user() {
     let mut direct = redis.client();
     direct.ask("AUTH front front");
     assert!(direct.ask("CLIENT LIST TYPE pubsub").contains("user=some"));
-    // Another user gets another connection.
+    // If the client logs in as another user, it gets another connection to Redis.
     set_users(&redis, &["other on >pw ~b* &* +@all"]);
     assert_eq!(some.ask("AUTH other pw"), "+OK\r\n");
     assert_eq!(some.ask("WATCH a:1"), NO_KEY);
@@ -419,7 +420,7 @@ fn a_subscriber_needs_no_other_right() {
     }
 }
 
-/// Redis lets a client continue after its password was changed or its user was disabled.
+/// As in Redis, a client continues after its user's password was changed or its user was disabled.
 #[test]
 fn what_passes_through_after_a_new_password_never_runs_as_somebody_else() {
     let Some(redis) = redis_with(&["some on >pw ~a:* &* +@all"]) else {
@@ -449,7 +450,7 @@ fn what_passes_through_after_a_new_password_never_runs_as_somebody_else() {
     }
     assert_eq!(direct.ask("LLEN b"), ":1\r\n");
     let popped = |element: u8| format!("*2\r\n$3\r\na:1\r\n$1\r\n{element}\r\n");
-    // The client's connection to Redis is still logged in.
+    // The client's connection to Redis is still logged in, so the client's commands run.
     assert_eq!(connected.ask("BLPOP a:1 1"), popped(1));
     // Another client has logged in with the new password.
     let mut new = login(&front, "some new");
@@ -529,7 +530,7 @@ fn rights_that_are_taken_away_count_within_a_second() {
     );
     assert_eq!(bob.ask("SET k v"), no_command("set"));
     assert_eq!(eve.ask("SET a v"), "+OK\r\n");
-    // The right is given back, and counts at once: no client is refused a command that it may run now.
+    // The right is given back and counts at once: no client gets an error for a command that it may run now.
     for _ in 0..5 {
         set_users(&redis, &["bob -set"]);
         eventually("bob may not write", || {
@@ -546,7 +547,7 @@ fn rights_that_are_taken_away_count_within_a_second() {
     assert_eq!(bob.ask("PING"), "+PONG\r\n");
 }
 
-/// The list of users is the same before and after.
+/// The list of users is the same before and after the deletion.
 #[test]
 fn who_is_deleted_and_made_again_at_once_loses_its_connections() {
     let eve = "eve on >pw ~* &* +@all";
@@ -617,8 +618,8 @@ fn a_login_does_not_fail_because_another_user_is_deleted() {
     for _ in 0..5 {
         let mut bob = front.client();
         drop(login(&front, "eve pw"));
-        // Redis is suspended, so that it then handles both commands together, first the deletion. The front's new login
-        // comes after the deletion.
+        // Redis is suspended. When Redis continues, it executes both commands together, the deletion first. The front's
+        // new login comes after the deletion of the user.
         redis.signal("-STOP");
         direct.send(&command("ACL DELUSER eve"));
         std::thread::sleep(Duration::from_millis(20));
@@ -632,7 +633,7 @@ fn a_login_does_not_fail_because_another_user_is_deleted() {
     }
 }
 
-/// Rights that are given and taken away again between two lists of users, which are then equal.
+/// Rights that are given and taken away again between two lists of users. Both lists are then equal.
 #[test]
 fn rights_that_were_given_for_a_moment_are_gone_too() {
     let eve = "eve reset on >pw ~* &* -@all +get";
@@ -649,12 +650,12 @@ fn rights_that_were_given_for_a_moment_are_gone_too() {
             client.ask(&format!("{name} {name} 1")) == no_command(name)
         });
     }
-    // For a time there were no clients; a new client need not wait for the next list for that reason.
+    // For a time there were no clients. A new client must not have to wait for the next list for this reason.
     drop(client);
     assert_eq!(login(&front, "eve pw").ask("GET k"), "$-1\r\n");
 }
 
-/// The test includes rights that only the list of users decides.
+/// The list of users alone decides some of these rights.
 #[test]
 fn a_right_to_run_code_counts_as_soon_as_it_is_given() {
     let some = "eve reset on >pw ~k* &* +@all";
@@ -712,7 +713,7 @@ fn nothing_is_allowed_while_redis_cannot_be_asked() {
     let Some(redis) = redis_with(&["bob on >pw ~* &* +@all"]) else {
         return;
     };
-    // This front may not ask, because it has no password.
+    // This front cannot ask about rights, because it has no password.
     let blind = front_with(&redis, |config| {
         config.direct = Some(redis.address.to_string());
         config.call_timeout = Duration::from_millis(300);
@@ -730,7 +731,7 @@ fn nothing_is_allowed_while_redis_cannot_be_asked() {
     );
     assert!(blind.knobs().updates.is_empty());
     drop(blind);
-    // Redis is suspended: its rights are known for as long as a command's time.
+    // Redis is suspended. The known rights then count for as long as a command may take.
     let front = front_with(&redis, |config| {
         config.call_timeout = Duration::from_millis(500)
     });

@@ -1,5 +1,5 @@
-//! ARCHITECTURE.md follows commands through the front. Each file that the page names must exist and have the
-//! functions that the page gives for it. The modules that the page names must exist, too.
+//! ARCHITECTURE.md follows commands through the front. The test checks that each file which the page names exists and
+//! has the functions that the page gives for it. The modules that the page names must exist, too.
 
 use std::path::{Path, PathBuf};
 
@@ -66,7 +66,7 @@ fn the_files_and_functions_on_a_commands_path_are_there() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Returns the module of a name such as `front::table::decide`, and the parts of the name that are not files.
+/// Returns the file of a name such as `front::table::decide`, and the parts of the name that are not files.
 fn module(root: &Path, name: &str) -> Option<(String, Vec<String>)> {
     let mut parts = name.split("::");
     let crate_name = parts.next()?.replace('_', "-");
@@ -99,7 +99,7 @@ fn the_modules_that_the_page_names_are_there() {
         first.is_some_and(|first| root.join("crates").join(first).join("src").is_dir())
             && name.chars().all(plain)
     };
-    // Every second piece is between backticks.
+    // Every second piece of the text is between backticks.
     let names = page.split('`').skip(1).step_by(2).filter(is_name);
     let mut count = 0;
     let mut wrong = Vec::new();

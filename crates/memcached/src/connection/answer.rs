@@ -1,4 +1,4 @@
-//! Converts the store's replies to memcached's answers.
+//! Converts the store's replies into memcached's answers.
 
 use bytes::Bytes;
 use pmnet_resp::read;
@@ -18,13 +18,13 @@ pub(super) enum Words {
     Joined,
 }
 
-/// The parts of an answer to a command.
+/// How the answer to a command is made from the store's replies.
 #[derive(Debug)]
 pub(super) enum Answer {
     Values(Values),
-    /// A command that stores, with the item's unique.
+    /// The answer to a command that stores an item, with the item's unique.
     Stored(Words, Form, u64),
-    /// `incr` (`true`) or `decr`, with the item's unique.
+    /// The answer to `incr` (`true`) or `decr`, with the item's unique.
     Counted(bool, Form, u64),
     Touched(bool),
     Deleted(Form),
@@ -37,19 +37,19 @@ pub(super) enum Answer {
         key: Bytes,
         shown: Bytes,
     },
-    /// The answer is this text, whatever the store replies.
+    /// The answer is this text, whatever the store replies; `None`: no answer.
     Said(Option<&'static str>),
 }
 
 /// The items of a retrieval, one for each reply.
 #[derive(Debug)]
 pub(super) struct Values {
-    /// The keys whose reply has not come.
+    /// The keys whose replies have not come.
     keys: std::vec::IntoIter<Bytes>,
-    /// The answer includes uniques.
+    /// Whether the answer includes uniques.
     unique: bool,
     touched: bool,
-    /// One key got an error, which has ended the answer.
+    /// Whether one key got an error, which has ended the answer.
     failed: bool,
 }
 
@@ -60,11 +60,11 @@ pub(super) type Part = Result<Bytes, String>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rendered {
     Text,
-    /// The item is stale and not promised to a client yet: the store must be asked again, by a change.
+    /// The item is stale and was not promised to a client yet. The store must be asked again, by a change.
     Again,
 }
 
-/// A reply of the store that is unusable as an answer.
+/// A reply of the store from which no answer can be made.
 struct Trouble(String);
 
 type Outcome = Result<Option<Vec<u8>>, Trouble>;
@@ -77,7 +77,7 @@ fn strange() -> Trouble {
     Trouble("the store has answered in another form than expected".into())
 }
 
-/// Returns the reply, or fails if it is an error of the store.
+/// Returns the reply. Fails if it is an error of the store.
 fn checked(part: &Part) -> Result<&Bytes, Trouble> {
     let reply = part.as_ref().map_err(|why| Trouble(why.clone()))?;
     match read::error(reply) {
@@ -101,7 +101,7 @@ fn item(reply: &[u8]) -> Result<Option<Item<'_>>, Trouble> {
 struct Changed<'a> {
     status: &'a [u8],
     text: &'a [u8],
-    /// Remaining life of the item in milliseconds; -1: it has no end.
+    /// Remaining time of the item in milliseconds; -1: the item never expires.
     left: i64,
     won: bool,
 }
@@ -309,11 +309,12 @@ fn counted(up: bool, form: &Form, unique: u64, part: &Part, shared: &mut Shared)
     Ok(Some(out))
 }
 
-/// Remaining life of an item in seconds; `None`: no end.
+/// Remaining time of an item in seconds; `None`: the item never expires.
 struct Life(Option<u64>);
 
 impl Life {
-    /// The remaining life before the command. (A new item has no end until its flag `N` is handled.)
+    /// Makes the remaining time that the item had before the command. (A new item never expires, until its flag `N` is
+    /// handled.)
     fn of(left: i64) -> Life {
         Life(u64::try_from(left).ok().map(|left| left.div_ceil(1000)))
     }
@@ -322,7 +323,7 @@ impl Life {
         Life((exptime != 0).then(|| shared.seconds_until(exptime)))
     }
 
-    /// Sets the item's end, if the command gives one.
+    /// Sets the remaining time, if the command gives one.
     fn set(&mut self, exptime: Option<i32>, shared: &Shared) {
         if let Some(exptime) = exptime {
             *self = Life::until(exptime, shared);
@@ -337,7 +338,7 @@ impl Life {
     }
 }
 
-/// Adds an opaque, or the key.
+/// Adds the letter and an opaque or the key to the answer.
 fn tell(out: &mut Vec<u8>, letter: u8, opaque: &[u8], meta: &Meta) {
     out.extend([b' ', letter]);
     match letter {
@@ -399,7 +400,7 @@ struct Found<'a> {
     left: i64,
     won: bool,
     is_new: bool,
-    /// The command only read the item.
+    /// Whether the command only read the item.
     plain: bool,
 }
 
@@ -445,7 +446,7 @@ fn found<'a>(part: &'a Part) -> Result<Option<Found<'a>>, Trouble> {
     }))
 }
 
-/// Returns the answer to `mg`. `None`: the item may be promised to the client, which needs a change.
+/// Returns the answer to `mg`. `None`: the item may be promised to this client, which needs a change in the store.
 fn meta_get(meta: &Meta, part: &Part, shared: &mut Shared) -> Outcome {
     let Some(found) = found(part)? else {
         shared.counters.note_get(meta.touch.is_some(), false);

@@ -1,14 +1,14 @@
-//! One client without its socket. It takes bytes, makes calls, and returns replies in the order of the
+//! One client without its socket. A connection takes bytes, makes calls, and returns answers in the order of the
 //! commands.
 //!
-//! Purpose: commands become *units*, each of which is one command for the store; units become calls. A plain
-//! `set` is a call of its own, and other calls may be submitted before it is answered. The `set` is submitted
-//! only after the store has said that it serves this front ([`Store`]). All other units go as bypasses. The
-//! session sends nothing after a bypass until that is answered (`docs/spec/protocol.md` §3). So the
-//! connection keeps later units until then, and sends several of them in one call if possible.
-//! Invariants: units are submitted in the order of their commands. Each slot gets one answer. The memory is
-//! bounded ([`SLOTS_MAX`], [`FLIGHT_BYTES_MAX`], [`UNREAD_BYTES_MAX`]): at a bound, no further command is
-//! taken, and no further unit is submitted. Replies become text when they come, and only the text is kept.
+//! Purpose: commands become *units*, each of which is one command for the store. Units become calls. A plain `set` is a
+//! call of its own. Other calls may be submitted before it is answered. A `set` is submitted only after the store has
+//! said that it serves this front ([`Store`]). All other units are sent as bypasses. The session sends nothing after a
+//! bypass until the bypass is answered (`docs/spec/protocol.md` §3). So the connection keeps later units until this
+//! answer, and then sends several of them in one call if possible. Invariants: units are submitted in the order of
+//! their commands. Each slot gets one answer. The memory is bounded ([`SLOTS_MAX`], [`FLIGHT_BYTES_MAX`],
+//! [`UNREAD_BYTES_MAX`]). At a bound, no further command is taken, and no further unit is submitted. Each reply becomes
+//! text when it comes, and only the text is kept.
 
 mod answer;
 mod shared;
@@ -28,17 +28,17 @@ use translate::Plan;
 pub use unit::{Call, Way};
 use unit::{UNITS_MAX, Unit};
 
-/// Most commands of a client that are not answered yet.
+/// Maximum number of commands of a client that are not answered yet.
 pub const SLOTS_MAX: usize = 256;
-/// Most bytes of a client's commands that are under way. A single command may be longer.
+/// Maximum number of bytes of a client's commands that are under way. A single command may be longer.
 pub const FLIGHT_BYTES_MAX: usize = 4 << 20;
-/// Bytes of answers that are kept for a client. Above this, no further units are submitted. The answers to one call may
-/// be longer.
+/// Maximum number of bytes of answers that are kept for a client. Above this bound, no further units are submitted. The
+/// answers to one call may exceed the bound.
 pub const UNREAD_BYTES_MAX: usize = 1 << 20;
-/// Bytes that are received in advance of the command that is being parsed.
+/// Number of bytes that are received beyond the command that is being parsed.
 const AHEAD_BYTES: usize = 64 * 1024;
 
-/// The place of a command among the answers: its text so far, and its state.
+/// The place of a command among the answers: the text of its answer so far, and its state.
 #[derive(Debug)]
 struct Slot {
     text: Vec<u8>,
@@ -49,16 +49,16 @@ struct Slot {
 #[derive(Debug)]
 struct Open {
     answer: Answer,
-    /// Number of missing replies.
+    /// Number of replies that have not come.
     missing: usize,
-    /// Bytes of the command's data in memory.
+    /// Number of bytes of the command's data in memory.
     bytes: usize,
 }
 
 /// The call whose outcome is awaited.
 #[derive(Debug)]
 enum Asked {
-    /// A question whether the store serves this front, with the round in which it was asked.
+    /// A question whether the store serves this front, and the round in which it was asked.
     Store(CallId, Question, u64),
     /// A call of units: their slots, and the form of its reply.
     Units(CallId, Vec<u64>, Replies),
@@ -66,11 +66,11 @@ enum Asked {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Replies {
-    /// The call has one unit: the whole answer is the reply to it.
+    /// The call has one unit, so its reply is the reply to this unit.
     One,
-    /// One array with all replies.
+    /// The reply is one array that has the replies to all units.
     Elements,
-    /// The replies follow one another, without a frame around them.
+    /// The replies to the units follow one another, without an array around them.
     Row,
 }
 
@@ -79,15 +79,15 @@ enum Replies {
 pub struct Connection {
     parser: Parser,
     input: Vec<u8>,
-    /// Bytes of `input` that were handled.
+    /// Number of bytes of `input` that were handled.
     taken: usize,
-    /// The parser waits for more bytes.
+    /// Whether the parser waits for more bytes.
     starved: bool,
-    /// The client has closed its sending side.
+    /// Whether the client has closed its sending side.
     eof: bool,
-    /// No further command is taken.
+    /// Whether no further command is taken.
     ends: bool,
-    /// Acknowledged updates are lost. The next command gets this error, and the connection ends after it.
+    /// `Some`: acknowledged updates were lost. The next command gets this error, and the connection ends after it.
     lost: Option<String>,
     slots: VecDeque<Slot>,
     /// Number of the first slot.
@@ -96,16 +96,17 @@ pub struct Connection {
     /// Updates that are under way, with their slots.
     updates: VecDeque<(CallId, u64)>,
     asked: Option<Asked>,
-    /// The first unit waits until there is space for its answer.
+    /// Whether the first unit waits until there is space for its answer.
     held: bool,
-    /// Bytes of commands that are not answered.
+    /// Number of bytes of commands that are not answered.
     flight: usize,
-    /// Answers to be written. The known text of the first slot is included.
+    /// Answers to be written. The answers include the known text of the first slot.
     out: Vec<u8>,
     written: usize,
-    /// Bytes of text in the slots, which waits for earlier answers.
+    /// Number of bytes of text in the slots that waits for earlier answers.
     kept: usize,
-    /// Bytes of answers that may still follow; `None`: no limit. Text beyond it is discarded.
+    /// Number of bytes of answers that may still follow; `None`: there is no limit. Text beyond this limit is
+    /// discarded.
     room: Option<usize>,
 }
 
@@ -138,8 +139,8 @@ impl Connection {
         }
     }
 
-    /// Makes the state for a request over UDP: a client that sends only these bytes. It gets the first `room`
-    /// bytes of its answers. An unknown command gets no answer, and ends the request.
+    /// Makes the state for a request over UDP: a client that sends only these bytes. The client gets the first `room`
+    /// bytes of its answers. An unknown command gets no answer and ends the request.
     #[must_use]
     pub fn of_one_request(shared: &Shared, said: &[u8], room: usize) -> Connection {
         let mut connection = Connection::new(shared);
@@ -173,7 +174,7 @@ impl Connection {
         !self.ends && !self.eof && (self.starved || self.input.len() - self.taken < AHEAD_BYTES)
     }
 
-    /// Whether the connection ends, and everything is answered and written.
+    /// Whether the connection ends, and all answers were made and written.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         (self.ends || (self.eof && self.starved))
@@ -181,7 +182,7 @@ impl Connection {
             && self.unwritten().is_empty()
     }
 
-    /// Whether received commands can be taken, or further units submitted, after answers were written.
+    /// Whether received commands can be taken, or further units submitted, now that answers were written.
     #[must_use]
     pub fn has_more(&self) -> bool {
         let waits = |unit| self.must_wait(unit);
@@ -204,7 +205,8 @@ impl Connection {
     /// Notes that `count` bytes of the answers were written.
     pub fn wrote(&mut self, count: usize) {
         self.written += count;
-        // Otherwise the written bytes of a client that always leaves some bytes unread would stay in memory.
+        // If written bytes were never removed, those of a client that always leaves some bytes unread would stay in
+        // memory.
         if self.written >= self.out.len() / 2 {
             self.out.drain(..self.written);
             self.written = 0;
@@ -214,8 +216,8 @@ impl Connection {
         }
     }
 
-    /// Returns the bytes of answers in memory: those that the client has not read, and those that wait for
-    /// earlier ones.
+    /// Returns the number of bytes of answers in memory: those that the client has not read, and those that wait for
+    /// earlier answers.
     #[must_use]
     pub fn kept(&self) -> usize {
         self.unwritten().len() + self.kept
@@ -258,7 +260,7 @@ impl Connection {
         if self.taken == self.input.len() {
             self.input.clear();
             self.taken = 0;
-            // The buffer of one large item is freed, even if the client then sends nothing.
+            // This frees the buffer of a single large item, even if the client then sends nothing.
             self.input.shrink_to(AHEAD_BYTES);
         }
         took
@@ -276,9 +278,9 @@ impl Connection {
             Plan::Said(text) => self.push_said(text),
             Plan::Unknown if self.room.is_none() => self.push_said(b"ERROR\r\n".to_vec()),
             Plan::Unknown => {
-                // Each answer begins with a word that is no command. Without this rule, two fronts could
-                // answer each other for ever, after an attacker has sent a request to one of them with the
-                // address of the other.
+                // Each answer begins with a word that is not a command. If such a word were a command, two fronts could
+                // answer each other without end. An attacker would only have to send a request to one of them with the
+                // address of the other front.
                 self.taken = self.input.len();
                 self.ends = true;
                 shared.counters.datagrams_dropped += 1;
@@ -304,7 +306,7 @@ impl Connection {
         }
     }
 
-    /// Returns how many bytes of answers may still be added.
+    /// Returns the number of bytes of answers that may still be added.
     fn room(&self) -> usize {
         self.room
             .map_or(usize::MAX, |room| room.saturating_sub(self.kept))
@@ -316,9 +318,8 @@ impl Connection {
         self.slots.push_back(Slot { text, open: None });
     }
 
-    /// Whether the next unit must wait until its client has read more, or until other commands are answered.
-    /// The first slot waits only for its client, because the texts of the other slots are written after its
-    /// own.
+    /// Whether the next unit must wait until its client has read more, or until other commands are answered. The first
+    /// slot waits only for its client, because the texts of the other slots are written after its text.
     fn must_wait(&self, unit: &Unit) -> bool {
         let kept = if unit.slot == self.first {
             self.unwritten().len()
@@ -328,7 +329,7 @@ impl Connection {
         unit.is_answered_by_store() && kept >= UNREAD_BYTES_MAX
     }
 
-    /// Drops reads whose answers the client would not see.
+    /// Drops reads whose answers the client would never see.
     fn leave_out(&mut self, shared: &mut Shared) -> bool {
         let mut left_out = false;
         while let Some(unit) = self.units.front().filter(|unit| unit.is_look()) {
@@ -362,7 +363,7 @@ impl Connection {
             let needs_store = units.iter().any(|unit| unit.needs_store());
             let dialect = match shared.store() {
                 Store::Serves(dialect) => *dialect,
-                // These units have the same form in each dialect.
+                // These units have the same form in each dialect of the store.
                 _ if !needs_store => Dialect::Redis,
                 Store::Refuses(why, _) => {
                     let why = why.clone();
@@ -436,7 +437,8 @@ impl Connection {
         self.slots.get_mut(at)
     }
 
-    /// Adds one more reply to a slot. Returns a unit that the command needs in addition, before all others.
+    /// Adds one more reply to a slot. Returns a unit that the command needs in addition. This unit must precede all
+    /// other units.
     fn part(&mut self, number: u64, part: Part, shared: &mut Shared) -> Option<Unit> {
         let room = self.room();
         let slot = self.slot(number)?;
@@ -465,7 +467,7 @@ impl Connection {
         None
     }
 
-    /// Takes the outcome of a call. Call [`Connection::advance`] afterwards.
+    /// Takes the outcome of a call. [`Connection::advance`] must be called afterwards.
     pub fn done(&mut self, call: CallId, outcome: Outcome, shared: &mut Shared) {
         if let Some(Asked::Store(id, question, round)) = self.asked
             && id == call
@@ -493,7 +495,7 @@ impl Connection {
                 let mut again = Vec::new();
                 for (slot, part) in slots.iter().zip(split(part, replies, slots.len())) {
                     again.extend(self.part(*slot, part, shared));
-                    // The answer is moved to the output at once: the text of a further answer may be as large.
+                    // The answer is moved to the output at once, because the text of the next answer may be as large.
                     self.settle();
                 }
                 // The loop runs in reverse order, so that the repeated units keep their order before all other units.
@@ -514,13 +516,13 @@ impl Connection {
         shared: &mut Shared,
     ) {
         let why = match outcome {
-            // The answer may be from a store that no longer serves: the question is repeated.
+            // The answer may be from a store that no longer serves this front, so the question is repeated.
             Outcome::Reply(_) if round != shared.round => return,
             Outcome::Reply(reply) => return shared.store_answers(question, &reply),
             Outcome::Failed(why) => format!("pmnet: {why}"),
             Outcome::Committed { .. } | Outcome::Unknown => NO_ANSWER.to_owned(),
         };
-        // The next units have waited as long as the first.
+        // The next units have waited as long as the first unit.
         let waited = self.units.iter().take_while(|unit| unit.needs_store());
         let count = waited.count();
         self.refuse(count, &why, shared);
@@ -546,8 +548,8 @@ impl Connection {
         }
     }
 
-    /// Notes that the session was closed. All its calls have had their outcomes. A further session may be
-    /// used.
+    /// Notes that the session was closed. All its calls have had their outcomes. Another session may be used from now
+    /// on.
     pub fn session_closed(&mut self, reason: Closed) {
         if matches!(
             reason,
@@ -558,11 +560,11 @@ impl Connection {
     }
 }
 
-/// Why nothing was acknowledged.
+/// Reason in an error: why nothing was acknowledged.
 const NO_ANSWER: &str = "pmnet: the store has not answered whether it serves memcached clients (deadline passed); nothing was done";
 
-/// Returns the replies to the units of a call. If there are fewer replies than units, the reply is an error,
-/// and all units get it.
+/// Returns the replies to the units of a call. If there are fewer replies than units, the reply is an error, which all
+/// units get.
 fn split(part: Part, replies: Replies, count: usize) -> Vec<Part> {
     let whole = match part {
         Ok(whole) => whole,

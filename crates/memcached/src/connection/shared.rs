@@ -8,67 +8,67 @@ use crate::stats::Counters;
 /// The form of a change that the store understands (`pmnet_wire::item`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// A script for Redis.
+    /// The change is a script for Redis.
     Redis,
-    /// The packet store's own command.
+    /// The change is the packet store's own command.
     Packet,
 }
 
-/// The front's knowledge of the store.
+/// The front's knowledge about the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Store {
     /// Nothing is known of the store.
     Unknown,
-    /// The dialect is known. It is not known whether the database of the items exists.
+    /// The dialect of the store is known. It is not known whether the database of the items exists.
     Is(Dialect),
     /// The store serves this front.
     Serves(Dialect),
-    /// The store does not serve this front: its error, and the time of the question, in milliseconds since
-    /// 1970.
+    /// The store does not serve this front. The values are the store's error, and the time of the question in
+    /// milliseconds since 1970.
     Refuses(String, u64),
 }
 
-/// Time after which a store that refused is asked again, in milliseconds.
+/// Time after which a store that has refused is asked again, in milliseconds.
 const ASK_AGAIN: u64 = 1000;
 
-/// A question to the store. Nothing is acknowledged early before all questions are answered, because the
-/// store would skip commands that it does not support.
+/// A question to the store. Nothing is acknowledged early before all questions are answered. Otherwise the store could
+/// skip commands that it does not support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Question {
-    /// Which dialect does the store understand?
+    /// The question which dialect the store understands.
     Dialect,
-    /// Does the database of the items exist?
+    /// The question whether the database of the items exists.
     Database,
 }
 
 /// State and settings of a front.
 #[derive(Debug)]
 pub struct Shared {
-    /// Milliseconds since 1970, at the beginning of this turn of the loop.
+    /// The time at the beginning of this turn of the loop, in milliseconds since 1970.
     pub unix_millis: u64,
-    /// Database of the items.
+    /// Number of the database that has the items.
     pub database: u32,
-    /// Largest item, as memcached counts it.
+    /// Size of the largest item in bytes, as memcached counts it.
     pub item_max: u64,
-    /// Most clients at a time.
+    /// Maximum number of clients at a time.
     pub connections_max: usize,
     store: Store,
     /// Number of times that the knowledge of the store was dropped.
     pub(super) round: u64,
-    /// The last refusal that was logged.
+    /// The last refusal of the store that was logged.
     told: Option<String>,
-    /// When `flush_all` with a delay is due, in milliseconds since 1970.
+    /// The time when a delayed `flush_all` is due, in milliseconds since 1970.
     pub flush_at: Option<u64>,
-    /// Counters since the front began.
+    /// Counters since the start of the front.
     pub counters: Counters,
-    /// Counters at the last `stats reset`.
+    /// The values of the counters at the last `stats reset`.
     pub reset: Counters,
     uniques: Uniques,
 }
 
 impl Shared {
-    /// `id`: a number that makes the uniques of this front differ from those of other fronts. Mainly its last
-    /// 12 bits matter.
+    /// `id`: a number that makes the uniques of this front differ from those of other fronts. Its last 12 bits matter
+    /// most.
     #[must_use]
     pub fn new(database: u32, item_max: u64, connections_max: usize, id: u64) -> Shared {
         Shared {
@@ -103,8 +103,8 @@ impl Shared {
         }
     }
 
-    /// Drops the knowledge of the store, because another store may serve now. The store is asked before the next early
-    /// acknowledgement.
+    /// Drops the knowledge of the store, because another store may serve now. The store is asked again before the next
+    /// early acknowledgement.
     pub fn forget_store(&mut self) {
         self.store = Store::Unknown;
         self.round += 1;
@@ -132,7 +132,7 @@ impl Shared {
                 self.store = Store::Serves(*dialect);
                 self.told = None;
             }
-            // Another client has asked the same question.
+            // Another client has asked the same question before.
             _ => {}
         }
     }
@@ -162,8 +162,8 @@ impl Shared {
         self.uniques.next(self.unix_millis)
     }
 
-    /// Returns the end of an item: milliseconds since 1970; 0: no end. As in memcached, a number above 30
-    /// days is a time, and a negative number is in the past.
+    /// Returns the time of expiry of an item, in milliseconds since 1970; 0: the item never expires. As in memcached, a
+    /// number above 30 days is a time of expiry, and a negative number means a time in the past.
     #[must_use]
     pub fn until(&self, exptime: i32) -> u64 {
         let millis = u64::from(exptime.unsigned_abs()) * 1000;
@@ -175,7 +175,7 @@ impl Shared {
         }
     }
 
-    /// Returns the end of an item in seconds from now; 0: no end, or an end in the past.
+    /// Returns the time until an item expires, in seconds; 0: the item never expires, or has already expired.
     #[must_use]
     pub fn seconds_until(&self, exptime: i32) -> u64 {
         let until = self.until(exptime);
@@ -188,12 +188,12 @@ const RELATIVE_MAX: i32 = 30 * 24 * 60 * 60;
 /// A time in the past.
 const PAST: u64 = 1;
 
-/// Bits of a unique that name the front.
+/// Number of bits of a unique that name the front.
 const UNIQUE_ID_BITS: u32 = 12;
 const UNIQUE_ID_MASK: u64 = (1 << UNIQUE_ID_BITS) - 1;
 
-/// Makes uniques: the time in microseconds, and the number of the front. Each unique is greater than all
-/// earlier ones of the same process, whatever its clock does. Until the year 2041 they are below 2^63, so
+/// Makes uniques. A unique consists of the time in microseconds, and the id of the front. Each unique is greater than
+/// all earlier uniques of the same process, whatever the clock does. Until the year 2041 uniques are below 2^63, so
 /// there are no bits for a longer id.
 #[derive(Debug)]
 struct Uniques {
@@ -233,7 +233,7 @@ mod tests {
             assert!(unique > last && unique & UNIQUE_ID_MASK == 0xbcd);
             last = unique;
         }
-        // The clock is set back.
+        // The clock was set back.
         shared.unix_millis = 5;
         assert!(shared.unique() > last && last < 1 << 63);
     }

@@ -1,4 +1,4 @@
-//! Translates a client's commands for the store.
+//! Translates a client's commands into commands for the store.
 
 use bytes::Bytes;
 use pmnet_wire::item::{Change, Item, Mode, Touch};
@@ -14,11 +14,11 @@ const RESERVED: &[u8] = b"CLIENT_ERROR pmnet: keys that begin with pmnet:{ are r
 
 /// The plan for a command.
 pub(super) enum Plan {
-    /// The command has this answer.
+    /// The command is answered with this text.
     Said(Vec<u8>),
-    /// The store is asked, and its replies make the client's answer.
+    /// The store is asked with these units, and its replies make the client's answer.
     Asks(Answer, Vec<Unit>),
-    /// The connection ends after this answer.
+    /// The command is answered with this text, and then the connection ends.
     Ends(Vec<u8>),
     /// The command is unknown.
     Unknown,
@@ -40,7 +40,7 @@ fn number(number: u64) -> Bytes {
     number.to_string().into()
 }
 
-/// Returns the change of an item's end, as the client gave it.
+/// Returns the change of an item's time of expiry, as the client gave it.
 fn touch(exptime: Option<i32>, shared: &Shared) -> Touch {
     exptime.map_or(Touch::Keep, |exptime| Touch::Until(shared.until(exptime)))
 }
@@ -60,7 +60,7 @@ fn keys(request: &Request) -> &[Bytes] {
     }
 }
 
-/// Translates a command. `slot`: number of its slot.
+/// Translates a command. `slot`: the number of the command's slot.
 pub(super) fn plan(request: Request, slot: u64, shared: &mut Shared) -> Plan {
     if keys(&request)
         .iter()
@@ -98,7 +98,7 @@ pub(super) fn plan(request: Request, slot: u64, shared: &mut Shared) -> Plan {
             quiet,
         } => {
             let work = match exptime {
-                // PERSIST does not tell whether the key exists.
+                // PERSIST does not say whether the key exists.
                 0 => get_and_touch(&key, exptime, shared),
                 _ => Work::Command {
                     words: vec![
@@ -214,7 +214,7 @@ fn plan_count(count: Count, slot: u64, shared: &mut Shared) -> Plan {
         _ => &Meta::default(),
     };
     let unique = shared.unique();
-    // If a command has both N and T, the last one counts for a new item.
+    // If a command has both N and T, the later flag counts for a new item.
     let first = match (meta.vivify, meta.touch) {
         (Some(_), Some(touch)) if !meta.vivify_last => Some(touch),
         (vivify, _) => vivify,
@@ -268,7 +268,7 @@ fn plan_meta_get(key: &Bytes, meta: Meta, slot: u64, shared: &mut Shared) -> Pla
     Plan::Asks(Answer::Meta { key, meta }, vec![unit])
 }
 
-/// Returns the change for an `mg` that may promise the item to its client.
+/// Returns the change for an `mg` by which the item may be promised to the client.
 pub(super) fn fetch(key: &Bytes, meta: &Meta, slot: u64, shared: &mut Shared) -> Unit {
     let first = match (meta.vivify, meta.touch) {
         (Some(_), Some(touch)) if !meta.vivify_last => Some(touch),

@@ -1,4 +1,4 @@
-//! Commands for the store, and how they are joined to one call.
+//! Commands for the store, and how several of them are joined to one call.
 
 use bytes::Bytes;
 use pmnet_resp::write_command;
@@ -8,25 +8,25 @@ use pmnet_wire::item::{COMMAND, Change, SCRIPT};
 use super::shared::{Dialect, Shared};
 use crate::request::KEY_BYTES_MAX;
 
-/// Most commands of a call.
+/// Maximum number of commands of a call.
 pub(super) const UNITS_MAX: usize = 64;
-/// Most changes of items in a call: each of them may carry its script.
+/// Maximum number of changes of items in a call. Each change may carry its script.
 const CHANGES_MAX: usize = 16;
-/// Most bytes of values that the commands of a call send and get.
+/// Maximum number of bytes of values that the commands of a call send and get.
 pub(super) const VALUES_MAX: u64 = 15 << 20;
 
-/// The work of a unit in the store.
+/// The work that the store does for a unit.
 #[derive(Debug)]
 pub(super) enum Work {
     /// A plain `SET`, which is acknowledged as soon as it is durable.
     Update(Vec<Bytes>),
-    /// Reads the string at the key.
+    /// A read of the string at the key.
     Look,
-    /// Reads the string at the key, and its remaining life.
+    /// A read of the string at the key, and of its remaining time.
     LookLong,
-    /// A command of Redis that may change data. `shows`: the command's reply may be a value.
+    /// A command of Redis that may change data. `shows`: whether the command's reply may be a value.
     Command { words: Vec<Bytes>, shows: bool },
-    /// A change of the item: its arguments, and whether its reply may be a value.
+    /// A change of the item. The values are its arguments, and whether its reply may be a value.
     Change {
         arguments: Vec<Vec<u8>>,
         shows: bool,
@@ -36,7 +36,7 @@ pub(super) enum Work {
 /// A command of the store, on behalf of a client's command.
 #[derive(Debug)]
 pub(super) struct Unit {
-    /// Number of the slot in which the answer to the client's command is gathered.
+    /// Number of the slot in which the answer to the client's command is put together.
     pub(super) slot: u64,
     pub(super) key: Bytes,
     pub(super) work: Work,
@@ -70,8 +70,7 @@ impl Unit {
         }
     }
 
-    /// Whether the unit may be sent only when the store's dialect is known, and the store is known to serve
-    /// this front.
+    /// Whether the unit may be sent only after the store has named its dialect, and has said that it serves this front.
     pub(super) fn needs_store(&self) -> bool {
         matches!(self.work, Work::Update(_) | Work::Change { .. })
     }
@@ -80,7 +79,7 @@ impl Unit {
         matches!(self.work, Work::Change { .. })
     }
 
-    /// Whether the answer comes from the store.
+    /// Whether the answer to the unit comes from the store.
     pub(super) fn is_answered_by_store(&self) -> bool {
         self.kind().is_some()
     }
@@ -90,7 +89,7 @@ impl Unit {
         matches!(self.work, Work::Look | Work::LookLong)
     }
 
-    /// Returns the most bytes of values that the unit sends and gets.
+    /// Returns the maximum number of bytes of values that the unit sends and gets.
     fn weight(&self, item_max: u64) -> u64 {
         let (words, shows) = match &self.work {
             Work::Update(words) => (sum(words), false),
@@ -101,7 +100,7 @@ impl Unit {
         words.max(if shows { item_max } else { 0 })
     }
 
-    /// Returns the bytes of the unit in memory.
+    /// Returns the number of bytes of the unit in memory.
     pub(super) fn bytes(&self) -> usize {
         let words = match &self.work {
             Work::Update(words) | Work::Command { words, .. } => sum(words),
@@ -141,13 +140,13 @@ fn sum<T: AsRef<[u8]>>(words: &[T]) -> u64 {
 pub struct Call {
     /// The payload for the store.
     pub payload: Bytes,
-    /// Hash of the only key, for the devices.
+    /// Hash of the call's only key, which the devices use.
     pub key_hash: u64,
     /// How the call is carried out.
     pub way: Way,
 }
 
-/// How a call is carried out.
+/// The way in which a call is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// The call is acknowledged as soon as it is durable.
@@ -158,7 +157,7 @@ pub enum Way {
     Change,
 }
 
-/// Returns a question to the store for its address; a Redis has one.
+/// Returns a question for the store's address. Only a Redis has an address.
 pub(super) fn which_dialect() -> Call {
     Call {
         payload: preamble(Form::StoreAddress, Protocol::Resp2, 0)
@@ -169,7 +168,7 @@ pub(super) fn which_dialect() -> Call {
     }
 }
 
-/// Returns a read of a key, which shows whether the key's database can be used.
+/// Returns a read of a key. Its reply shows whether the key's database can be used.
 pub(super) fn look(key: &Bytes, database: u32) -> Call {
     let mut payload = preamble(Form::Single, Protocol::Resp2, database).to_vec();
     write_command(&mut payload, &[&b"GET"[..], key]);
@@ -180,7 +179,7 @@ pub(super) fn look(key: &Bytes, database: u32) -> Call {
     }
 }
 
-/// Returns how many of these units go into one call. The first unit must not be an update.
+/// Returns the number of these units that are joined to one call. The first unit must not be an update.
 pub(super) fn together<'a>(units: impl Iterator<Item = &'a Unit>, item_max: u64) -> usize {
     let (mut count, mut weight, mut changes, mut first) = (0, 0u64, 0, None);
     for unit in units.take(UNITS_MAX) {
@@ -199,7 +198,7 @@ pub(super) fn together<'a>(units: impl Iterator<Item = &'a Unit>, item_max: u64)
     count
 }
 
-/// Makes one call of units that go together.
+/// Makes one call of units that are joined.
 pub(super) fn call<'a>(units: &[&'a Unit], shared: &Shared, dialect: Dialect) -> Option<Call> {
     let first: &'a Unit = units.first()?;
     let begin = |form| preamble(form, Protocol::Resp2, shared.database).to_vec();

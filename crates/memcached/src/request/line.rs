@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::{Line, Request, meta, text};
 
-/// Most words of a line that is no retrieval. All further words count as one.
+/// Maximum number of words of a line that is not a retrieval. All further words of such a line count as one word.
 const WORDS_MAX: usize = 23;
 
 pub(super) const ERROR: &str = "ERROR";
@@ -13,17 +13,17 @@ pub(super) const ERROR: &str = "ERROR";
 pub(super) struct Words<'a>(Vec<&'a [u8]>);
 
 impl<'a> Words<'a> {
-    /// Returns word `at`; empty if there is none.
+    /// Returns the word at index `at`; an empty word if there is none.
     pub(super) fn get(&self, at: usize) -> &'a [u8] {
         self.0.get(at).copied().unwrap_or_default()
     }
 
-    /// Returns the number of words, with the name of the command.
+    /// Returns the number of words, including the name of the command.
     pub(super) fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// Returns the words from `at` on.
+    /// Returns the words from index `at` on.
     pub(super) fn from(&self, at: usize) -> &[&'a [u8]] {
         self.0.get(at..).unwrap_or_default()
     }
@@ -69,14 +69,14 @@ pub(super) fn parse(line: &[u8], item_max: u64) -> Line {
         b"mn" | b"mg" | b"ms" | b"md" | b"ma" | b"me" => meta::parse(&words, item_max),
         _ => match text::parse(&words, item_max) {
             Some(line) => line,
-            // The line comes from a web browser, perhaps sent by a hostile page.
+            // The line comes from a web browser, and perhaps a hostile page has sent it.
             None if is_http && !is_guarded(name) => Line::Whole(Request::End(None)),
             None => Line::Whole(Request::Unknown),
         },
     }
 }
 
-/// Whether memcached answers a command of this name before it checks for HTTP, because of its letters.
+/// Whether memcached recognizes a command of this name by its letters before it checks for HTTP.
 fn is_guarded(name: &[u8]) -> bool {
     matches!(name[0], b'g' | b's' | b'a' | b'c' | b'i' | b'd' | b't')
 }
@@ -85,7 +85,7 @@ pub(super) fn say(text: &'static str) -> Line {
     Line::Whole(Request::Say(Some(text)))
 }
 
-/// Does what [`say`] does, unless the client wants no answer.
+/// Does the same as [`say`], unless the client wants no answer.
 pub(super) fn say_unless(quiet: bool, text: &'static str) -> Line {
     Line::Whole(Request::Say((!quiet).then_some(text)))
 }

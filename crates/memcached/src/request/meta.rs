@@ -9,9 +9,9 @@ use super::line::{ERROR, Words, bytes, say};
 use super::text::{int32, length, uint32};
 use super::{BAD_FORMAT, Count, Form, KEY_BYTES_MAX, Line, Request, Store, Verb, item_bytes};
 
-/// Most words of a meta command.
+/// Maximum number of words of a meta command.
 const WORDS_MAX: usize = 19;
-/// Longest opaque, with its letter, in bytes.
+/// Longest opaque in bytes, including its letter.
 const OPAQUE_BYTES_MAX: usize = 32;
 
 const BAD_TOKEN: &str = "CLIENT_ERROR bad token in command line format";
@@ -22,42 +22,42 @@ const NOT_KEPT: &str = "CLIENT_ERROR pmnet does not keep when an item was read: 
 /// The flags of a meta command.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Meta {
-    /// Requested parts of the answer, in their order: the letter, and an opaque.
+    /// Parts of the answer that the client has requested, in its order: the letter, and an opaque.
     pub wanted: Vec<(u8, Bytes)>,
     /// The key as the client wrote it.
     pub shown: Bytes,
-    /// The key was sent in base64 (`b`).
+    /// Whether the key was sent in base64 (`b`).
     pub binary: bool,
-    /// An answer without information is left out (`q`).
+    /// Whether an answer without information is left out (`q`).
     pub quiet: bool,
-    /// The answer has the value (`v`).
+    /// Whether the answer has the value (`v`).
     pub value: bool,
     /// The unique that the item must have (`C`).
     pub compare: Option<u64>,
-    /// The item is marked as stale (`I`).
+    /// Whether the item is marked as stale (`I`).
     pub stale: bool,
-    /// End of a new item (`N`).
+    /// Time of expiry of a new item (`N`).
     pub vivify: Option<i32>,
-    /// New end of the item (`T`).
+    /// New time of expiry of the item (`T`).
     pub touch: Option<i32>,
-    /// Remaining seconds below which an item must be renewed (`R`).
+    /// Number of seconds. If less time than this remains to the item, it must be renewed (`R`).
     pub recache: Option<i32>,
-    /// The last of `N` and `T` was `N`.
+    /// Whether `N` came after `T` in the command.
     pub vivify_last: bool,
     /// The client's 32 flag bits (`F`).
     pub flags: u32,
-    /// Mode (`M`).
+    /// Mode of the command (`M`).
     pub mode: Option<u8>,
-    /// Value of a new counter (`J`).
+    /// Value that a new counter gets (`J`).
     pub initial: u64,
     /// Amount by which a counter changes (`D`).
     pub delta: Option<u64>,
-    /// The command has the flag `h` or `l`.
+    /// Whether the command has the flag `h` or `l`.
     unkept: bool,
 }
 
 impl Meta {
-    /// Parses the flags of a command. Returns them, and the key.
+    /// Parses the flags of a command. Returns the flags and the key.
     fn read(key: &[u8], words: &[&[u8]]) -> Result<(Meta, Bytes), &'static str> {
         let mut meta = Meta {
             shown: bytes(key),
@@ -65,7 +65,7 @@ impl Meta {
         };
         let mut name = meta.shown.clone();
         let mut seen = [false; 127];
-        // memcached continues after most errors, and reports the last error.
+        // memcached continues after most errors, and reports only the last error.
         let mut error = None;
         for word in words {
             let (letter, rest) = (word[0], &word[1..]);
@@ -96,7 +96,7 @@ impl Meta {
         }
     }
 
-    /// Adds one flag. An empty error text keeps the earlier error.
+    /// Adds one flag. If the error text is empty, an earlier error stays.
     fn take(&mut self, letter: u8, rest: &[u8]) -> Result<(), &'static str> {
         let seconds = || int32(rest).ok_or(BAD_TOKEN);
         match letter {
@@ -225,7 +225,7 @@ fn set(words: &Words<'_>, item_max: u64) -> Line {
     let Some(length) = length(words.get(2)) else {
         return say(BAD_FORMAT);
     };
-    // The command's data follows, even if the line is wrong.
+    // The command's data follows the line even if the line is wrong.
     let refuse = |error| Line::Refused(Request::Say(Some(error)), length);
     let (meta, key) = match Meta::read(words.get(1), words.from(3)) {
         Ok(read) => read,

@@ -1,11 +1,10 @@
-//! Parses the commands in clients' bytes.
+//! Parses the commands in the bytes of clients.
 //!
-//! Purpose: only this module knows memcached's text and meta protocol. It is as strict and as lenient as
-//! memcached 1.6.18 (`proto_text.c`): it accepts the same input, with the same errors.
-//! Invariants: no input causes a panic. No memory is allocated for a length that was announced and not
-//! received. Input that arrives in pieces has the same meaning as in one piece. Each byte is searched once
-//! for the end of its line.
-//! Not allowed here: IO and clocks.
+//! Purpose: only this module knows memcached's text and meta protocol. The parser is exactly as strict as memcached
+//! 1.6.18 (`proto_text.c`): it accepts the same input, and reports the same errors. Invariants: no input causes a
+//! panic. No memory is allocated for a length that was announced when its bytes have not been received. Input that
+//! arrives in pieces has the same meaning as in one piece. The end of a line is searched once in each byte. Not allowed
+//! here: IO and clocks.
 
 mod line;
 mod meta;
@@ -15,7 +14,7 @@ use bytes::Bytes;
 
 pub use meta::Meta;
 
-/// Longest line of a command that is no retrieval, in bytes.
+/// Longest line of a command that is not a retrieval, in bytes.
 pub const LINE_BYTES_MAX: usize = 2048;
 /// Longest line of a retrieval (`get`, `gets`, `gat` and `gats`), in bytes.
 pub const GET_LINE_BYTES_MAX: usize = 64 * 1024;
@@ -31,10 +30,10 @@ const BINARY: &str =
 /// First byte of a request in memcached's binary protocol.
 const BINARY_MAGIC: u8 = 0x80;
 
-/// Effect of a store command.
+/// The effect of a command that stores an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Stores the item in any case.
+    /// Stores the item, whatever the key has.
     Set,
     /// Stores the item if the key has no item.
     Add,
@@ -44,7 +43,7 @@ pub enum Verb {
     Append,
     /// Adds data before the item's data.
     Prepend,
-    /// Stores the item if the present one has this unique.
+    /// Stores the item if the present item has this unique.
     Cas,
 }
 
@@ -74,7 +73,7 @@ pub struct Store {
     pub key: Bytes,
     /// The client's 32 flag bits.
     pub flags: u32,
-    /// The end of the item, in memcached's form.
+    /// The time of expiry of the item, in memcached's form.
     pub exptime: i32,
     /// The unique that the item must have.
     pub compare: Option<u64>,
@@ -86,14 +85,14 @@ pub struct Store {
     pub form: Form,
 }
 
-/// A command that counts.
+/// A command that changes a counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Count {
-    /// Whether the command increments.
+    /// Whether the command increments the counter.
     pub up: bool,
     /// The key.
     pub key: Bytes,
-    /// The amount.
+    /// The amount by which the counter changes.
     pub delta: u64,
     /// The form of the answer.
     pub form: Form,
@@ -102,79 +101,79 @@ pub struct Count {
 /// A client's command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// `get`, `gets`.
+    /// The command `get` or `gets`.
     Get {
         /// The keys, at least one.
         keys: Vec<Bytes>,
         /// Whether the answer has uniques.
         unique: bool,
     },
-    /// `gat`, `gats`.
+    /// The command `gat` or `gats`.
     GetAndTouch {
         /// The keys; there may be none.
         keys: Vec<Bytes>,
         /// Whether the answer has uniques.
         unique: bool,
-        /// The new end of the items.
+        /// The new time of expiry of the items, in memcached's form.
         exptime: i32,
     },
-    /// `set` and the other commands that store; `ms`.
+    /// The command `set`, another command that stores an item, or `ms`.
     Store(Store),
-    /// `incr`, `decr`; `ma`.
+    /// The command `incr`, `decr` or `ma`.
     Count(Count),
-    /// `touch`.
+    /// The command `touch`.
     Touch {
         /// The key.
         key: Bytes,
-        /// The new end of the item.
+        /// The new time of expiry of the item, in memcached's form.
         exptime: i32,
         /// Whether the client wants no answer.
         quiet: bool,
     },
-    /// `delete`; `md`.
+    /// The command `delete` or `md`.
     Delete {
         /// The key.
         key: Bytes,
         /// The form of the answer.
         form: Form,
     },
-    /// `mg`.
+    /// The command `mg`.
     MetaGet {
         /// The key.
         key: Bytes,
         /// The command's flags.
         meta: Meta,
     },
-    /// `me`.
+    /// The command `me`.
     MetaDebug {
         /// The key.
         key: Bytes,
         /// The key as the client wrote it.
         shown: Bytes,
     },
-    /// `flush_all`.
+    /// The command `flush_all`.
     Flush {
         /// The time of the flush, in memcached's form; 0 or less: now.
         delay: i32,
         /// Whether the client wants no answer.
         quiet: bool,
     },
-    /// An item is too large. As in memcached, the present item at `key` is deleted.
+    /// A command whose item is too large. As in memcached, the present item at `key` is deleted.
     TooLarge {
         /// Key of the item that is deleted.
         key: Option<Bytes>,
         /// Whether the client wants no answer.
         quiet: bool,
     },
-    /// `stats`.
+    /// The command `stats`.
     Stats(Stats),
-    /// `version`.
+    /// The command `version`.
     Version,
     /// An unknown command.
     Unknown,
-    /// A command with this answer; `None`: the client wants none.
+    /// A command that gets this answer; `None`: the client wants no answer.
     Say(Option<&'static str>),
-    /// A command after which the connection ends, with this answer if there is one.
+    /// A command after which the connection ends. `Some`: the command gets this answer first.
     End(Option<&'static str>),
 }
 
@@ -185,22 +184,22 @@ pub enum Stats {
     General,
     /// `settings`.
     Settings,
-    /// `reset`: the counters start again.
+    /// `reset`: the counters begin again from zero.
     Reset,
-    /// Statistics that a front does not have; the answer is empty.
+    /// Statistics that a front does not have. The answer to such a request is empty.
     None,
 }
 
-/// The next step for the received bytes.
+/// The parser's next step with the received bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(
     clippy::large_enum_variant,
     reason = "it is looked at once; a box would be an allocation for each command"
 )]
 pub enum Step {
-    /// Waits for more bytes.
+    /// The parser waits for more bytes.
     More,
-    /// This many bytes were handled, and may have completed a command.
+    /// The parser has handled this many bytes. The handled bytes may have completed a command.
     Taken(usize, Option<Request>),
 }
 
@@ -216,9 +215,9 @@ enum State {
 /// A parsed line of a command.
 enum Line {
     Whole(Request),
-    /// This many bytes of data follow, without the end of their line.
+    /// The line is followed by this many bytes of data, not counting the end of the data's line.
     Data(Box<Store>, usize),
-    /// A refused command. This many bytes of data follow, and are discarded.
+    /// The command is refused. The line is followed by this many bytes of data, which are discarded.
     Refused(Request, usize),
 }
 
@@ -227,7 +226,7 @@ enum Line {
 pub struct Parser {
     item_max: u64,
     state: State,
-    /// Bytes of the next line that were searched and have no end of line.
+    /// Number of bytes of the next line that were searched without finding the end of the line.
     searched: usize,
     begun: bool,
 }
@@ -244,7 +243,8 @@ impl Parser {
         }
     }
 
-    /// Parses the received bytes that have not been taken. Call it again after each [`Step::Taken`].
+    /// Parses the received bytes that have not been taken. The caller must call this function again after each
+    /// [`Step::Taken`].
     pub fn poll(&mut self, input: &[u8]) -> Step {
         match std::mem::replace(&mut self.state, State::Line) {
             State::Line => self.poll_line(input),
@@ -316,8 +316,8 @@ impl Parser {
     }
 }
 
-/// Returns the bytes of an item as memcached counts them: a header, a unique, the key, the flags if there are
-/// any, and the data with its end of line.
+/// Returns the size of an item in bytes, as memcached counts it: a header, a unique, the key, the flags if there are
+/// any, and the data with the end of its line.
 #[must_use]
 pub fn item_bytes(key: usize, flags: u32, data: usize) -> u64 {
     const HEADER: usize = 48 + 8;

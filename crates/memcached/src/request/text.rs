@@ -11,7 +11,7 @@ const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
 const BAD_DELTA: &str = "CLIENT_ERROR invalid numeric delta argument";
 const BAD_DELETE: &str = "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]";
 
-/// Parses a number of 32 bits. As in C, a longer number is cut.
+/// Parses a number of 32 bits. As in C, the high bits of a longer number are cut off.
 pub(super) fn int32(word: &[u8]) -> Option<i32> {
     #[expect(clippy::cast_possible_truncation, reason = "as memcached does it")]
     c_integer(word).map(|number| number as i32)
@@ -22,7 +22,7 @@ pub(super) fn uint32(word: &[u8]) -> Option<u32> {
     c_unsigned(word).map(|number| number as u32)
 }
 
-/// Returns the length of data, if it is allowed.
+/// Parses the length of data. Returns `None` if the length is not allowed.
 pub(super) fn length(word: &[u8]) -> Option<usize> {
     let length = int32(word).filter(|length| *length <= i32::MAX - 2)?;
     usize::try_from(length).ok()
@@ -213,7 +213,7 @@ fn verbosity(words: &Words<'_>) -> Line {
     }
     let quiet = words.is_quiet();
     match uint32(words.get(1)) {
-        // Clients may not change the log level of this process.
+        // Clients must not change the log level of this process.
         Some(_) => say_unless(quiet, "OK"),
         None => say_unless(quiet, BAD_FORMAT),
     }

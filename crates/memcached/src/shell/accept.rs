@@ -8,22 +8,22 @@ use mio::net::{TcpListener, TcpStream};
 use pmnet_client::Time;
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 
-/// Most connections accepted in one turn.
+/// Maximum number of connections accepted in one turn.
 const ACCEPTS_PER_TURN: usize = 64;
-/// Most connections that wait to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
 /// Pause after a failed accept, in nanoseconds.
 const ACCEPT_PAUSE: u64 = 100_000_000;
-/// How often the operating system probes a silent client.
+/// Number of times that the operating system probes a silent client before it closes the connection.
 const KEEPALIVE_RETRIES: u32 = 3;
-/// Answer to a client above the limit, as from memcached.
+/// Answer to a client above the limit, which is the answer of memcached.
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
 /// The listening socket, and the time of the next accept.
 pub(super) struct Door {
     listener: TcpListener,
     keepalive: Option<Duration>,
-    /// Clients may be waiting.
+    /// Whether clients may be waiting to be accepted.
     pub(super) ready: bool,
     /// No client is accepted before this time.
     after: Time,
@@ -56,12 +56,12 @@ impl Door {
         self.listener.local_addr()
     }
 
-    /// Returns the time of the next accept; `None`: when a client connects.
+    /// Returns the time of the next accept; `None`: no client is waiting.
     pub(super) fn due(&self) -> Option<Time> {
         self.ready.then_some(self.after)
     }
 
-    /// If it is time, accepts a bounded number of waiting clients.
+    /// Accepts a bounded number of waiting clients, unless the pause after a failure is not over.
     pub(super) fn accept(&mut self, now: Time) -> Vec<TcpStream> {
         let mut came = Vec::new();
         if self.due().is_none_or(|due| now < due) {
@@ -89,7 +89,7 @@ impl Door {
         came
     }
 
-    /// Logs at counts that are powers of two, so that many clients do not flood the log.
+    /// Logs the reason at counts that are powers of two, so that many clients do not flood the log.
     fn trouble(&mut self, why: &str) {
         self.troubles += 1;
         if self.troubles.is_power_of_two() {
@@ -101,14 +101,14 @@ impl Door {
         }
     }
 
-    /// Tells a client above the limit, and closes its connection.
+    /// Sends the error to a client above the limit, and closes its connection.
     pub(super) fn turn_away(&mut self, mut stream: TcpStream) {
         self.trouble("more than --connections-max");
-        // A client that has disconnected needs no answer.
+        // A client that has already disconnected needs no answer.
         let _ = stream.write(TOO_MANY);
     }
 
-    /// Checks clients that come later after this much silence.
+    /// Sets the time of silence after which clients that connect later are checked.
     pub(super) const fn set_keepalive(&mut self, keepalive: Option<Duration>) {
         self.keepalive = keepalive;
     }

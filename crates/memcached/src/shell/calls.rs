@@ -1,4 +1,4 @@
-//! The sessions and calls, with their owners.
+//! The sessions and the calls of a front, with their owners.
 
 use bytes::Bytes;
 use pmnet_client::{CallId, ClientNode, Refused, SessionHandle, Time};
@@ -8,11 +8,11 @@ use crate::connection::{Call, Way};
 
 /// Number of sessions that UDP requests and the front itself share.
 const SHARED_SESSIONS: usize = 8;
-/// How long the end of a session may take to reach the devices, in nanoseconds. If the message about its end
-/// is lost, the session expires at the devices.
+/// The longest time that the end of a session may take to reach the devices, in nanoseconds. If the message about the
+/// end of the session is lost, the session expires at the devices.
 const END_TIMEOUT: u64 = 5_000_000_000;
 
-/// Name of a guest: its index, and its serial number.
+/// Name of a guest: the guest's index and serial number.
 pub(super) type Name = (usize, u64);
 
 /// The owner of a session.
@@ -28,7 +28,7 @@ pub(super) struct Calls {
     callers: FxHashMap<CallId, Name>,
     owners: FxHashMap<SessionHandle, Owner>,
     shared: [Option<SessionHandle>; SHARED_SESSIONS],
-    /// Most time for a call, in nanoseconds.
+    /// Maximum time for a call, in nanoseconds.
     timeout: u64,
 }
 
@@ -43,7 +43,7 @@ impl Calls {
         }
     }
 
-    /// Calls take this long at most from now on, in nanoseconds.
+    /// Sets the maximum time for later calls, in nanoseconds.
     pub(super) const fn set_timeout(&mut self, timeout: u64) {
         self.timeout = timeout;
     }
@@ -86,7 +86,7 @@ impl Calls {
             None => self.open(now, owner, session)?,
         };
         let submitted = match self.send(now, handle, &call) {
-            // The event that the session was closed has not come yet.
+            // The session was closed, but the event that says this has not come yet.
             Err(Refused::Closed) => {
                 let handle = self.open(now, owner, session)?;
                 self.send(now, handle, &call)
@@ -144,7 +144,7 @@ impl Calls {
         Some(owner)
     }
 
-    /// Ends a session. Submitted calls still take effect.
+    /// Ends a session. Calls that were submitted in it still take effect.
     pub(super) fn end(&mut self, now: Time, session: SessionHandle) {
         self.owners.remove(&session);
         self.node.end(session, now + END_TIMEOUT);

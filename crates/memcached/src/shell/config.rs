@@ -14,13 +14,13 @@ pub struct FrontConfig {
     pub listen: SocketAddr,
     /// Address at which the front receives UDP requests; `None`: no UDP.
     pub udp: Option<SocketAddr>,
-    /// Most clients at a time. A further client gets an error and is closed.
+    /// Maximum number of clients at a time. A further client gets an error and is closed.
     pub connections_max: usize,
     /// Microseconds of polling without sleeping after activity ([`pmnet_client::Spin`]).
     pub spin_micros: u64,
     /// Time that a command may take before its outcome is reported as unknown.
     pub call_timeout: Duration,
-    /// Database of the items.
+    /// Number of the database that has the items.
     pub database: u32,
     /// Largest item in bytes, as memcached counts it ([`crate::request::item_bytes`]).
     pub item_max: u64,
@@ -36,11 +36,12 @@ pub struct FrontConfig {
 /// Limits that can be changed while the front runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most clients at a time. A new value counts for clients that connect later.
+    /// Maximum number of clients at a time. A new value applies to clients that connect later.
     pub connections_max: usize,
-    /// Time that a command may take. A new value counts for later calls.
+    /// Time that a command may take. A new value applies to calls that are submitted later.
     pub call_timeout: Duration,
-    /// Time of silence before a client is checked. A new value counts for connections that are accepted later.
+    /// Time of silence after which the operating system checks a client; `None`: no check. A new value applies to
+    /// connections that are accepted later.
     pub keepalive: Option<Duration>,
 }
 

@@ -1,4 +1,4 @@
-//! The guests that the loop serves: TCP clients, UDP requests, and the front itself.
+//! The guests of the loop: TCP clients, UDP requests, and the front itself.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -8,15 +8,15 @@ use pmnet_client::SessionHandle;
 
 use crate::connection::{Connection, Shared};
 
-/// Most bytes read from one client before the others get their turn.
+/// Maximum number of bytes read from one client before the other clients get their turn.
 const READ_BYTES_PER_TURN: usize = 256 * 1024;
 
 /// The source of a guest's commands, and the receiver of its answers.
 pub(super) enum Edge {
     Tcp(Tcp),
-    /// A request over UDP: its number, sender and length, and the answer so far.
+    /// A request over UDP. The values are its number, its sender, its length, and the answer so far.
     Udp(u16, SocketAddr, usize, Vec<u8>),
-    /// A delayed `flush_all` that is due, with the answer so far.
+    /// A delayed `flush_all` that is due. The value is the answer so far.
     Timer(Vec<u8>),
 }
 
@@ -25,7 +25,7 @@ pub(super) struct Tcp {
     pub(super) stream: TcpStream,
     readable: bool,
     writable: bool,
-    /// The client's own session, once it has needed one.
+    /// The client's own session; `None` until the client needs a session.
     pub(super) session: Option<SessionHandle>,
 }
 
@@ -40,9 +40,9 @@ pub(super) enum Transfer {
 pub(super) struct Guest {
     pub(super) connection: Connection,
     pub(super) edge: Edge,
-    /// Serial number, which tells the guest from earlier guests at its index.
+    /// Serial number, by which the guest is told from earlier guests at the same index.
     pub(super) serial: u64,
-    /// The guest is in the queue for a turn.
+    /// Whether the guest is in the queue for a turn.
     pub(super) queued: bool,
 }
 

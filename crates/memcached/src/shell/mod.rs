@@ -1,10 +1,9 @@
 //! The event loop of the front: one thread, a listener, a UDP socket, its clients, and the endpoint for the
 //! devices.
 //!
-//! Purpose: moves bytes between sockets and [`Connection`]s, and calls between connections and the devices.
-//! It works in turns: it reads from all ready sockets, submits all commands, sends once, and writes to each
-//! client once.
-//! Invariants: bounded work for each client in a turn; at most `connections_max` clients and
+//! Purpose: moves bytes between sockets and [`Connection`]s, and calls between connections and the devices. The loop
+//! works in turns: it reads from all ready sockets, submits all commands, sends once, and writes to each client once.
+//! Invariants: the work for each client in a turn is bounded. There are at most `connections_max` clients and
 //! [`EXCHANGES_MAX`] UDP requests.
 
 mod accept;
@@ -38,18 +37,18 @@ const LISTENER: Token = Token(0);
 const ENDPOINT: Token = Token(1);
 const DATAGRAMS: Token = Token(2);
 const FIRST_GUEST: usize = 16;
-/// Events taken from the operating system at once.
+/// Maximum number of events taken from the operating system at once.
 const EVENTS_MAX: usize = 1024;
-/// Bytes of the buffer into which all sockets are read. No datagram is longer.
+/// Size of the buffer into which all sockets are read, in bytes. No datagram is longer.
 const SCRATCH_BYTES: usize = 64 * 1024;
-/// Most UDP requests that are not answered yet. Further requests are dropped, and counted.
+/// Maximum number of UDP requests that are not answered yet. Further requests are dropped and counted.
 pub const EXCHANGES_MAX: usize = 256;
-/// Bytes of UDP requests that are not answered yet. Above this, no further request is taken. In memory, a
-/// request may need a hundred times as much.
+/// Maximum number of bytes of UDP requests that are not answered yet. Above this bound, no further request is taken. In
+/// memory, a request may need a hundred times its number of bytes.
 const EXCHANGE_BYTES_MAX: usize = 1 << 20;
-/// Most UDP requests taken in one turn.
+/// Maximum number of UDP requests taken in one turn.
 const DATAGRAMS_PER_TURN: usize = 64;
-/// Time until a failed `flush_all` with a delay is repeated, in milliseconds.
+/// Time until a delayed `flush_all` that has failed is repeated, in milliseconds.
 const FLUSH_AGAIN: u64 = 1000;
 
 /// Ends a running front from another thread.
@@ -60,15 +59,15 @@ pub struct Front {
     calls: Calls,
     shared: Shared,
     poll: Poll,
-    /// The stop's events end the loop. They come only while this value exists.
+    /// Its events end the loop. The events come only while this value exists.
     _stop: Stop,
     door: Door,
     udp: Option<UdpSocket>,
-    /// The UDP socket may have datagrams.
+    /// Whether the UDP socket may have datagrams.
     udp_ready: bool,
-    /// Number of UDP requests that are not answered.
+    /// Number of UDP requests that are not answered yet.
     exchanges: usize,
-    /// Bytes of UDP requests that are not answered.
+    /// Number of bytes of UDP requests that are not answered yet.
     exchange_bytes: usize,
     clients: usize,
     limits: Latest<Limits>,
@@ -79,43 +78,43 @@ pub struct Front {
     free: Vec<usize>,
     serial: u64,
     queue: VecDeque<usize>,
-    /// Indices of guests that the busy endpoint refused.
+    /// Indexes of guests whose calls the busy endpoint has refused.
     busy: Vec<usize>,
     now: Time,
     scratch: Vec<u8>,
     pulse: Arc<Pulse>,
 }
 
-/// The state at the end of a turn of [`Front::run_observed`]. Values that the observer does not read are not
-/// copied.
+/// The state at the end of a turn of [`Front::run_observed`]. The observer reads the values by functions; values that
+/// it does not read are not copied.
 pub struct FrontTurn<'a>(&'a Front);
 
 impl FrontTurn<'_> {
-    /// Returns the counts of events so far.
+    /// Returns the numbers of events since the start of the front.
     #[must_use]
     pub const fn counters(&self) -> Counters {
         self.0.shared.counters
     }
 
-    /// Returns the counts of events of the client machine so far.
+    /// Returns the numbers of events of the client machine since the start of the front.
     #[must_use]
     pub fn client(&self) -> ClientCounters {
         self.0.calls.node.counters()
     }
 
-    /// Returns the counts of events of its sockets so far.
+    /// Returns the numbers of events of the endpoint's sockets since the start of the front.
     #[must_use]
     pub fn socket(&self) -> SocketCounters {
         self.0.calls.node.socket_counters()
     }
 
-    /// Returns the number of UDP requests that are not answered.
+    /// Returns the number of UDP requests that are not answered yet.
     #[must_use]
     pub const fn exchanges(&self) -> usize {
         self.0.exchanges
     }
 
-    /// Returns for how long calls have been outstanding without any answer, in nanoseconds.
+    /// Returns the time for which calls have been outstanding without any answer, in nanoseconds.
     #[must_use]
     pub fn unanswered(&self) -> u64 {
         let silent = self.0.calls.node.unanswered_since();
@@ -201,7 +200,7 @@ impl Front {
         self.limits.clone()
     }
 
-    /// If the limits have changed, applies the new limits.
+    /// Applies the new limits, if the limits have changed.
     fn take_limits(&mut self) {
         if let Some(limits) = self.newest_limits.take() {
             self.shared.connections_max = limits.connections_max;
@@ -226,8 +225,8 @@ impl Front {
         self.udp.as_ref().map(UdpSocket::local_addr).transpose()
     }
 
-    /// Serves until stopped, and ends its sessions then. Acknowledged writes stay acknowledged. Returns the
-    /// counts of events.
+    /// Serves until stopped, and ends its sessions then. Acknowledged writes stay acknowledged. Returns the numbers of
+    /// events.
     ///
     /// # Errors
     /// [`FrontError::Loop`] if the operating system's event queue fails.
@@ -235,8 +234,7 @@ impl Front {
         self.run_observed(|_| ())
     }
 
-    /// Serves as [`Front::run`] does, with an observer. `observe` is called once a turn, at the end of the
-    /// turn.
+    /// Serves like [`Front::run`], with an observer. The front calls `observe` once a turn, at the end of the turn.
     ///
     /// # Errors
     /// The errors of [`Front::run`].
@@ -265,7 +263,7 @@ impl Front {
             if !events.is_empty() || work {
                 self.spin.active(self.now);
             } else if spinning {
-                // The process that will answer may need this core.
+                // The process that will answer may need this core of the processor.
                 self.spin.yield_core(&self.clock);
             }
             let mut endpoint_ready = more_from_endpoint;
@@ -299,7 +297,7 @@ impl Front {
         door || !self.queue.is_empty() || (self.udp_ready && self.may_take_datagram())
     }
 
-    /// Returns how long the loop may sleep if nothing arrives; `None`: no limit.
+    /// Returns the time for which the loop may sleep if nothing arrives; `None`: there is no limit.
     fn sleep(&self) -> Option<Duration> {
         let flush = self.shared.flush_at.map(|at| {
             self.now
@@ -316,7 +314,7 @@ impl Front {
         let more = match self.calls.node.receive(self.now) {
             Ok((_, more)) => more,
             Err(error) => {
-                // The next datagram causes a new event. Lost packets are sent again.
+                // The next datagram causes a new event, and lost packets are sent again.
                 tracing::warn!(%error, "PM3102 receiving from the device");
                 false
             }
@@ -437,7 +435,7 @@ impl Front {
         Ok(())
     }
 
-    /// Returns a free index.
+    /// Returns a free index for a guest.
     fn place(&mut self) -> usize {
         self.free.pop().unwrap_or_else(|| {
             self.guests.push(None);
@@ -449,7 +447,7 @@ impl Front {
         self.serial += 1;
         let connection = match edge {
             Edge::Tcp(_) => Connection::new(&self.shared),
-            // One byte more than can be sent is kept, which shows that the answer is too long.
+            // The buffer keeps one byte more than can be sent. This byte shows that the answer is too long.
             Edge::Udp(..) | Edge::Timer(_) => {
                 Connection::of_one_request(&self.shared, said, datagram::REPLY_BYTES_MAX + 1)
             }
@@ -481,7 +479,7 @@ impl Front {
                     self.udp_ready = false;
                     return;
                 }
-                // The error is about an earlier answer, whose receiver was unreachable.
+                // The error is about an earlier answer whose receiver was unreachable.
                 Err(_) => continue,
             };
             let counters = &mut self.shared.counters;
@@ -503,7 +501,8 @@ impl Front {
         }
     }
 
-    /// Sends an answer over UDP. An answer that the socket does not take is lost, as any UDP datagram may be.
+    /// Sends an answer over UDP. If the socket does not take the answer, the answer is lost, which may happen to any
+    /// UDP datagram.
     fn answer(&mut self, id: u16, to: SocketAddr, text: &[u8]) {
         let Some(socket) = &self.udp else {
             return;
@@ -518,7 +517,7 @@ impl Front {
         }
     }
 
-    /// Begins a delayed `flush_all` whose time has come.
+    /// Begins a delayed `flush_all` if it is due.
     fn flush_if_due(&mut self) {
         let due = |at: &mut u64| *at <= self.shared.unix_millis;
         if self.shared.flush_at.take_if(due).is_some() {
@@ -527,7 +526,7 @@ impl Front {
         }
     }
 
-    /// One guest's turn: reads, takes commands, writes.
+    /// One turn of a guest: reads, takes commands, writes.
     fn serve(&mut self, index: usize) {
         let Some(Some(guest)) = self.guests.get_mut(index) else {
             return;
@@ -545,13 +544,13 @@ impl Front {
         if guest.connection.is_finished() {
             return self.finish(index);
         }
-        // The written bytes may have freed space for further commands.
+        // Because bytes were written, there may be space for further commands.
         if guest.has_more() || guest.connection.has_more() {
             self.enqueue(index);
         }
     }
 
-    /// Ends a guest that has all its answers.
+    /// Ends a guest that has got all its answers.
     fn finish(&mut self, index: usize) {
         let Some(Some(guest)) = self.guests.get_mut(index) else {
             return;

@@ -1,4 +1,4 @@
-//! A connection with a packet store that executes its calls.
+//! A connection, with a packet store that executes its calls.
 
 use bytes::Bytes;
 use pmnet_client::{CallId, Outcome, Refused};
@@ -9,10 +9,10 @@ pub struct Bench {
     pub shared: Shared,
     pub connection: Connection,
     store: Box<dyn Store>,
-    /// The submitted calls, in order.
+    /// The calls that were submitted, in their order.
     pub calls: Vec<Call>,
     next: u64,
-    /// Calls without an answer.
+    /// Submitted calls that have no answer.
     pending: Vec<(CallId, Call)>,
     _directory: tempfile::TempDir,
 }
@@ -56,7 +56,7 @@ impl Bench {
         self.connection = Connection::of_one_request(&self.shared, said, room);
     }
 
-    /// Takes the received commands, and submits calls.
+    /// Takes the received commands and submits calls.
     pub fn advance(&mut self) {
         let Bench {
             connection,
@@ -75,7 +75,7 @@ impl Bench {
         connection.advance(shared, &mut submit);
     }
 
-    /// Executes the submitted calls. Returns whether there were any.
+    /// Executes the submitted calls. Returns whether there were such calls.
     pub fn execute(&mut self) -> bool {
         let pending = std::mem::take(&mut self.pending);
         for (id, call) in &pending {
@@ -101,7 +101,7 @@ impl Bench {
         self.pending.remove(0)
     }
 
-    /// Puts back a call that was taken out. It will be executed next.
+    /// Puts back a call that was taken out. This call will be executed next.
     pub fn release(&mut self, held: (CallId, Call)) {
         self.pending.push(held);
     }
@@ -124,7 +124,7 @@ impl Bench {
         replies.remove(0)
     }
 
-    /// Takes the answers so far.
+    /// Takes out the answers that were made so far.
     pub fn take(&mut self) -> Vec<u8> {
         let answer = self.connection.unwritten().to_vec();
         self.connection.wrote(answer.len());

@@ -1,4 +1,4 @@
-//! Compares the answers to random commands with those of a real memcached.
+//! Sends random commands, and compares the answers with those of a real memcached.
 
 use crate::bench::Bench;
 use crate::shared::{Caller, Known, Memcached, Script};
@@ -6,7 +6,7 @@ use crate::skip::skip;
 
 /// Number of exchanges in the short form of the test.
 const EXCHANGES: u64 = 2_000;
-/// Most commands of an exchange.
+/// Maximum number of commands of an exchange.
 const TOGETHER: usize = 6;
 
 fn setting(name: &str) -> Option<u64> {

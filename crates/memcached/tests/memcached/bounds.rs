@@ -19,7 +19,7 @@ fn a_flood_of_commands_without_answers_is_bounded() {
         "{} {sent}",
         bench.calls.len()
     );
-    // The client is served again when the devices have answered.
+    // When the devices have answered, the client is served again.
     assert!(bench.execute());
     bench.advance();
     assert!(bench.calls.len() > SLOTS_MAX);
@@ -43,11 +43,11 @@ fn large_commands_are_not_all_taken_at_once() {
     assert!(!bench.connection.wants_input());
 }
 
-/// Most bytes of the answers to one call.
+/// Maximum number of bytes of the answers to one call.
 const CALL_BYTES_MAX: usize = 15 << 20;
 const LARGE: usize = 1_000_000;
 
-/// Makes a store with an item of this size at `k`.
+/// Makes a store that has an item of this size at `k`.
 fn with_item(size: usize) -> Bench {
     let mut bench = Bench::new();
     let head = format!("set k 0 0 {size}\r\n");
@@ -56,7 +56,8 @@ fn with_item(size: usize) -> Bench {
     bench
 }
 
-/// Serves a client that reads nothing for as long as possible. Returns the most bytes that were kept.
+/// Serves a client that reads nothing, until nothing more can be done. Returns the largest number of bytes that were
+/// kept at a time.
 fn serve_unread(bench: &mut Bench) -> usize {
     let mut most = 0;
     loop {
@@ -68,7 +69,7 @@ fn serve_unread(bench: &mut Bench) -> usize {
     }
 }
 
-/// Reads piece by piece until everything is answered. Returns the number of bytes.
+/// Reads the answers in pieces until all commands are answered. Returns the number of bytes that were read.
 fn read_all(bench: &mut Bench) -> usize {
     let mut read = 0;
     loop {
@@ -90,7 +91,7 @@ fn a_client_that_reads_nothing_is_not_served_for_ever() {
     serve_unread(&mut bench);
     let unread = bench.connection.unwritten().len();
     assert!((UNREAD_BYTES_MAX..20_000_000).contains(&unread), "{unread}");
-    // After the client has read, it is served again.
+    // When the client has read its answers, it is served again.
     bench.take();
     assert!(bench.connection.has_more());
 }
@@ -107,7 +108,7 @@ fn a_get_of_one_key_many_times_keeps_no_more_than_one_call_brings() {
         "{most}"
     );
     assert_eq!(bench.calls.len(), 1, "nothing is asked until it has read");
-    // Every key is answered, and so are the commands after them.
+    // Every key is answered, and so are the commands after the retrieval.
     let item = format!("VALUE k 0 {LARGE}\r\n\r\n").len() + LARGE;
     let ends = "END\r\nVERSION 1.6.18-pmnet\r\n".len();
     assert_eq!(read_all(&mut bench), KEYS * item + ends);

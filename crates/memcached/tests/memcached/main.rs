@@ -1,5 +1,5 @@
-//! Tests of the front without its sockets, with a real packet store: the commands that it understands, and
-//! its answers.
+//! Tests of the front without its sockets, with a real packet store: the commands that the front understands, and its
+//! answers.
 
 #[path = "../../../../tests/shared/memcached.rs"]
 mod shared;

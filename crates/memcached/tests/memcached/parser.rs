@@ -1,4 +1,4 @@
-//! The commands in a client's bytes.
+//! Tests of the parser of the commands in a client's bytes.
 
 use pmnet_memcached::request::{
     Form, GET_LINE_BYTES_MAX, LINE_BYTES_MAX, Parser, Request, Step, Store, Verb, item_bytes,
@@ -157,7 +157,7 @@ fn what_is_no_line_ends_the_connection() {
         panic!("the binary protocol is refused");
     };
     assert!(text.contains("does not speak the binary protocol"));
-    // After the first command such a line is a line like any other.
+    // After the first command, a line that begins with this byte is a line like any other.
     assert_eq!(parse(b"mn\r\n\x80x\r\n", 3).len(), 2);
     for (begins, length, fits) in [
         ("", LINE_BYTES_MAX, true),

@@ -1,4 +1,4 @@
-//! Answers that the front gives without the store, or in another way than memcached.
+//! Answers that the front gives without the store, and answers that differ from those of memcached.
 
 use pmnet_client::{Closed, Outcome};
 use pmnet_memcached::connection::{Dialect, Store as Known, Way};
@@ -190,7 +190,7 @@ fn nothing_is_promised_to_a_store_that_does_not_serve() {
         let said = String::from_utf8(bench.take()).unwrap();
         assert!(said.starts_with(&format!("SERVER_ERROR {error}")), "{said}");
         assert!(bench.calls.iter().all(|call| call.way == Way::Read));
-        // The store is not asked again for each command, but only after a second. Changes are refused, too.
+        // The front does not ask the store again for each command, but only after a second. Changes are refused, too.
         bench.calls.clear();
         bench.shared.unix_millis += 999;
         for command in [SET, b"incr k 1\r\n"] {
@@ -200,7 +200,7 @@ fn nothing_is_promised_to_a_store_that_does_not_serve() {
         assert_eq!(bench.calls.len(), 0);
         bench.shared.unix_millis += 1;
     }
-    // Now the store serves. A list at the key is no reason to refuse.
+    // From now on the store serves the front. A list at the key is no reason to refuse.
     bench.connection.receive(&SET.repeat(2));
     bench.advance();
     bench.end(&reply(name));
@@ -219,7 +219,7 @@ fn nothing_is_promised_to_a_store_that_does_not_serve() {
     bench.end(&Outcome::Committed { copies: 1 });
     assert_eq!(bench.say(b""), b"STORED\r\nSTORED\r\n");
     assert_eq!(bench.shared.store(), &Known::Serves(Dialect::Redis));
-    // Another store may serve a later session, and an answer of the previous store does not count.
+    // Another store may serve a later session. An answer of the previous store then does not count.
     bench.shared.forget_store();
     bench.connection.receive(SET);
     bench.advance();
@@ -345,7 +345,7 @@ fn a_flush_can_be_put_off() {
 fn no_answer_is_answered_over_udp() {
     const ROOM: usize = 10_000;
     let mut bench = Bench::new();
-    // The data of one item looks like a command.
+    // The data of one item looks like a command, but is not executed.
     let mut answers: Vec<Vec<u8>> = [
         "set k 0 0 10\r\nget k\r\nmn\r\r\n",
         "get k\r\n",
@@ -397,7 +397,7 @@ fn no_answer_is_answered_over_udp() {
         assert_eq!(bench.shared.counters.datagrams_dropped, number, "{text}");
     }
     assert_eq!(bench.calls.len(), 0);
-    // The commands before the unknown one are answered.
+    // The commands before the unknown command are answered.
     bench.ask_once(b"mn\r\nfoo\r\nmn\r\n", ROOM);
     assert_eq!(bench.say(b""), b"MN\r\n");
 }

@@ -1,4 +1,4 @@
-//! A change that takes the store from one order of the log to another, in one durable step.
+//! A change that takes the store from one order of the log to a later order, in one durable step.
 
 use pmnet_log::Media;
 
@@ -10,11 +10,12 @@ use crate::record::Meta;
 use crate::store::PacketStore;
 use crate::transaction::{InPlace, Packet};
 
-/// A payload with fewer bytes is copied close to other records, because a frame of its own would be mostly empty.
+/// A payload with fewer bytes is copied into a frame with other records, because a frame of its own would be mostly
+/// empty.
 pub const COPIED_BYTES_MAX: usize = 512;
 
-/// Changes that become durable together with the order up to which the store has applied updates, or not at all:
-/// dropping the value undoes them.
+/// Changes of records, and of the order up to which the store has applied updates. The changes become durable together
+/// or not at all. Dropping this value undoes them.
 pub struct Change<'r, M: Media> {
     shared: &'r mut Shared<M>,
     upto: u64,
@@ -38,13 +39,13 @@ impl<'r, M: Media> Change<'r, M> {
         }
     }
 
-    /// Returns the store as this change sees it.
+    /// Returns the store with this change.
     #[must_use]
     pub fn store(&self) -> &PacketStore<Seat<M>> {
         &self.shared.store
     }
 
-    /// Returns whether an unapplied entry of the log has a payload with this length and checksum.
+    /// Returns whether the log has an unapplied entry of this order whose payload has this length and checksum.
     #[must_use]
     pub fn holds(&mut self, order: u64, len: usize, crc: u32) -> bool {
         if order > self.upto {
@@ -56,31 +57,32 @@ impl<'r, M: Media> Change<'r, M> {
         found.is_some_and(|(_, payload, found)| (payload.len(), found) == (len, crc))
     }
 
-    /// Writes the records in the payload of a log entry. A payload of at least [`COPIED_BYTES_MAX`] bytes is not
-    /// copied. The order is stored in the lines of the records. Each order can be linked once, with all its records in
-    /// one call.
+    /// Writes the records in the payload of a log entry. A payload of at least [`COPIED_BYTES_MAX`] bytes stays in its
+    /// frame and is not copied. The order is stored in the lines of the records. Each order can be linked only once,
+    /// with all its records in one call.
     ///
     /// # Errors
-    /// [`Error::Full`]: too few lines, or no frame to exchange for this frame. [`Error::TooLong`]: as for
-    /// [`put_in_place`](crate::Transaction::put_in_place). A call for one record has changed nothing. A call for
-    /// several records may have written some of them: drop the change.
+    /// [`Error::Full`]: there are too few lines, or the log cannot get another frame for this frame.
+    /// [`Error::TooLong`]: for the reasons of [`put_in_place`](crate::Transaction::put_in_place). If a call for one
+    /// record fails in this way, it has changed nothing. A call for several records may have written some of them, so
+    /// the change must be dropped.
     ///
     /// # Panics
-    /// If this order is not in the log above the applied orders, if the order is above this change's order, or if the
-    /// order was linked before.
+    /// If the log has no such order above the applied orders, if the order is above that of this change, or if it was
+    /// linked before.
     pub fn link(&mut self, order: u64, records: &[InPlace], room: Room) -> Result<(), Error> {
         self.link_with(order, Prefix::NONE, records, room).map(drop)
     }
 
-    /// Writes records as [`Change::link`] does, but their keys begin with `prefix`, which is not in the payload.
-    /// Returns whether the payload was not copied. In a region that an earlier version created, records with a prefix
-    /// are copied.
+    /// Writes records like [`Change::link`], but their keys begin with `prefix`, which is not in the payload. Returns
+    /// whether the payload stayed in its frame. In a region that an earlier version created, records with a prefix are
+    /// copied.
     ///
     /// # Errors
     /// The errors of [`Change::link`].
     ///
     /// # Panics
-    /// If [`Change::link`] would panic.
+    /// In the cases in which [`Change::link`] panics.
     pub fn link_with(
         &mut self,
         order: u64,
@@ -132,7 +134,7 @@ impl<'r, M: Media> Change<'r, M> {
         Ok(())
     }
 
-    /// Copies a record whose bytes are not in the log, or are there in another form.
+    /// Writes a record by copying it, because its bytes are not in the log, or are in the log in another form.
     ///
     /// # Errors
     /// The errors of [`put`](crate::Transaction::put).
@@ -149,11 +151,11 @@ impl<'r, M: Media> Change<'r, M> {
     }
 
     /// Makes all changes durable, in one atomic step. Afterwards the log reclaims the orders that the store has
-    /// applied, and gets other frames for the frames that it gave.
+    /// applied, and gets other frames for the frames that became records.
     ///
     /// # Errors
-    /// [`Error::Media`]. In this case it is unknown whether the change is durable. The region must not be used until it
-    /// is opened again.
+    /// [`Error::Media`]. It is then unknown whether the change is durable. The region must not be used until it is
+    /// opened again.
     pub fn commit(self) -> Result<(), Error> {
         let upto = self.upto;
         let store = &mut self.shared.store;
@@ -163,7 +165,7 @@ impl<'r, M: Media> Change<'r, M> {
         store.next.order = upto.max(store.done.order);
         store.commit_always()?;
         let balanced = self.shared.balance();
-        // The reclaim comes last: when any record states that these orders are applied, the store has them durably.
+        // The log reclaims last: before any record says that these orders are applied, the store has them durably.
         self.shared.log.reclaim(upto);
         balanced
     }

@@ -1,9 +1,9 @@
-//! A log and a store in one region, with the same frames: the frame of a log entry becomes the stored record
+//! A log and a store in one region, which share the frames: the frame of a log entry becomes the stored record
 //! (`docs/spec/packet-store.md` §11).
 //!
-//! Invariants: no code stores into a frame that the log or the store needs; before the log reclaims an order, a commit
-//! of the store has made it durable; the log always has [`Shared::log_frames`] frames besides those with records of the
-//! store. This module does not move packets, and does not interpret entries.
+//! Invariants: no code writes into a frame that the log or the store needs. Before the log reclaims an order, a commit
+//! of the store has made the order's update durable. The log always has [`Shared::log_frames`] frames besides those
+//! with records of the store. This module does not move packets, and does not interpret log entries.
 
 mod change;
 mod open;
@@ -22,17 +22,17 @@ pub(crate) use open::largest;
 pub use open::{SharedError, format_shared};
 pub use seat::Seat;
 
-/// A log and a store in one region, as the module's text describes. A region has one owner, and is used by one thread
-/// at a time.
+/// A log and a store in one region, as the text of this module describes. A region has one owner, and is used by one
+/// thread at a time.
 pub struct Shared<M: Media> {
     log: Held<Log<Seat<M>>>,
     store: PacketStore<Seat<M>>,
     log_frames: u32,
-    /// Number of frames that the log should have besides those with records.
+    /// Number of frames that the log should have besides frames with records.
     own: u32,
 }
 
-/// The store for reading. While this value exists, the store has the medium.
+/// Access to the store for reading. While this value exists, the store has the medium.
 pub struct Reading<'r, M: Media> {
     shared: &'r mut Shared<M>,
 }
@@ -61,26 +61,27 @@ impl<M: Media> Shared<M> {
         &self.log
     }
 
-    /// Hands the log over to a device. Until the log [comes back](Shared::take_back), no other method may be used.
+    /// Gives the log to a device. Until [`Shared::take_back`], no other method may be called.
     ///
     /// # Panics
-    /// If the log is already handed over.
+    /// If the log was already given away.
     pub fn hand_over(&mut self) -> Log<Seat<M>> {
         self.log.hand_over()
     }
 
-    /// Takes the log back. The log's holder may only have appended, persisted, and reclaimed orders that this store has
-    /// applied.
+    /// Takes the log back. While the log was away, it may only have been appended to and persisted, and only orders
+    /// that this store has applied may have been reclaimed.
     ///
     /// # Panics
-    /// If the log was not handed over.
+    /// If the log was not given away.
     pub fn take_back(&mut self, log: Log<Seat<M>>) {
         self.log.take_back(log);
     }
 
-    /// Reserves space for the updates that the log may hold: one or two frames, and two lines, for each of the log's
-    /// frames. Acknowledged updates may take a quarter of the reserve besides ([`Room::Acknowledged`](crate::Room)). In
-    /// a region of less than about six times the log, half of the space that the log leaves is reserved.
+    /// Reserves space for the updates that the log may hold. For each of the log's frames, it reserves one or two
+    /// frames, and two lines. In addition, acknowledged updates may take a quarter of the reserve
+    /// ([`Room::Acknowledged`](crate::Room)). If the region has less than about six times the log's size, half of the
+    /// space that the log leaves is reserved.
     pub fn keep_ahead(&mut self) {
         let log = index(self.log_frames);
         let frames = &self.store.frames;
@@ -95,13 +96,14 @@ impl<M: Media> Shared<M> {
         self.store.geometry.table().end
     }
 
-    /// Returns the number of frames that the log has besides those with records.
+    /// Returns the number of frames that the log has besides frames with records.
     #[must_use]
     pub fn log_frames(&self) -> u32 {
         self.log_frames
     }
 
-    /// Returns the store as of its last commit. Waits for the log's persist in flight, because both share one medium.
+    /// Returns the store as of its last commit. Waits for the log's persist under way, because log and store share one
+    /// medium.
     ///
     /// # Errors
     /// [`LogError::Media`]. The region must not be used until it is opened again.
@@ -111,8 +113,8 @@ impl<M: Media> Shared<M> {
         Ok(Reading { shared: self })
     }
 
-    /// Reserves space as [`PacketStore::keep_for_records`] does. Returns whether the store is short afterwards, and
-    /// whether it is crowded. Waits for the log's persist in flight.
+    /// Reserves space like [`PacketStore::keep_for_records`]. Returns whether the store is short afterwards, and
+    /// whether it is crowded. Waits for the log's persist under way.
     ///
     /// # Errors
     /// [`LogError::Media`]. The region must not be used until it is opened again.
@@ -128,7 +130,7 @@ impl<M: Media> Shared<M> {
         Ok((self.store.is_short(), self.store.is_crowded()))
     }
 
-    /// Appends an entry; see [`Log::append`].
+    /// Appends an entry to the log like [`Log::append`].
     ///
     /// # Errors
     /// The errors of [`Log::append`].
@@ -142,13 +144,13 @@ impl<M: Media> Shared<M> {
         self.log.append(new, header, payload, payload_crc)
     }
 
-    /// Appends a frame in place; see [`Log::append_in_place`].
+    /// Appends a frame in place like [`Log::append_in_place`].
     ///
     /// # Errors
     /// The errors of [`Log::append_in_place`].
     ///
     /// # Panics
-    /// If [`Log::append_in_place`] would panic.
+    /// In the cases in which [`Log::append_in_place`] panics.
     pub fn append_in_place(
         &mut self,
         new: &NewEntry,
@@ -159,7 +161,7 @@ impl<M: Media> Shared<M> {
         self.log.append_in_place(new, header, frame, payload_crc)
     }
 
-    /// Starts a persist of the log; see [`Log::persist_start`].
+    /// Starts a persist of the log like [`Log::persist_start`].
     ///
     /// # Errors
     /// The errors of [`Log::persist_start`].
@@ -167,7 +169,7 @@ impl<M: Media> Shared<M> {
         self.log.persist_start()
     }
 
-    /// Polls the persist of the log; see [`Log::persist_poll`].
+    /// Polls the persist of the log like [`Log::persist_poll`].
     ///
     /// # Errors
     /// The errors of [`Log::persist_poll`].
@@ -175,14 +177,14 @@ impl<M: Media> Shared<M> {
         self.log.persist_poll(wait)
     }
 
-    /// Begins a transaction that takes the store up to this order. If `upto` is the log's applied order, the store
-    /// stays at its order. Waits for the log's persist in flight.
+    /// Begins a transaction that takes the store up to this order. If `upto` is the order that the log has as applied,
+    /// the store stays at its order. Waits for the log's persist under way.
     ///
     /// # Errors
     /// [`LogError::Media`]. The region must not be used until it is opened again.
     ///
     /// # Panics
-    /// If the order is not durable, or is below the applied one.
+    /// If the order is not durable in the log, or is below the applied order.
     pub fn change(&mut self, upto: u64) -> Result<Change<'_, M>, LogError> {
         self.log.persist_poll(true)?;
         assert!(
@@ -192,7 +194,7 @@ impl<M: Media> Shared<M> {
         Ok(Change::begin(self, upto))
     }
 
-    /// Packs as [`PacketStore::pack_step`] does. While half of the store's frames are free, the call does nothing, so
+    /// Packs like [`PacketStore::pack_step`]. While half of the store's frames are free, this call does nothing, so
     /// that records stay where they were received.
     ///
     /// # Errors
@@ -212,7 +214,7 @@ impl<M: Media> Shared<M> {
         moved
     }
 
-    /// Lends the log the frames that it lacks. The store must have the medium.
+    /// Lends frames to the log until it has enough frames. The store must hold the medium at this time.
     fn balance(&mut self) -> Result<(), Error> {
         let wanted = self.log_frames + self.store.frames.logged();
         let missing = wanted.saturating_sub(self.own);
@@ -229,41 +231,41 @@ impl<M: Media> Shared<M> {
         Ok(())
     }
 
-    /// Sets the number of buffers that stay free for the packet loop, out of [`Shared::log_frames`]; see
+    /// Sets how many of the log's own frames ([`Shared::log_frames`]) stay free for the packet loop, like
     /// [`Log::leave_buffers`].
     pub fn leave_buffers(&mut self, count: u64) {
         self.log.leave_buffers(count);
     }
 
-    /// Lends a buffer; see [`Log::lend_buffer`].
+    /// Lends a buffer like [`Log::lend_buffer`].
     pub fn lend_buffer(&mut self) -> Option<u32> {
         self.log.lend_buffer()
     }
 
-    /// Takes a buffer back; see [`Log::give_back_buffer`].
+    /// Takes a buffer back like [`Log::give_back_buffer`].
     ///
     /// # Panics
-    /// If [`Log::give_back_buffer`] would panic.
+    /// In the cases in which [`Log::give_back_buffer`] panics.
     pub fn give_back_buffer(&mut self, number: u32) {
         self.log.give_back_buffer(number);
     }
 
-    /// Stores a packet into a lent buffer; see [`Log::deposit`].
+    /// Stores a packet into a lent buffer like [`Log::deposit`].
     ///
     /// # Panics
-    /// If [`Log::deposit`] would panic.
+    /// In the cases in which [`Log::deposit`] panics.
     pub fn deposit(&mut self, at: usize, packet: &[u8]) {
         self.log.deposit(at, packet);
     }
 
-    /// Returns whether too few buffers are free for copies; see [`Log::wants_buffers`].
+    /// Returns whether too few buffers are free for copies, like [`Log::wants_buffers`].
     #[must_use]
     pub fn wants_buffers(&self) -> bool {
         self.log.wants_buffers()
     }
 
-    /// Returns the next released buffer that the store does not need either; see [`Log::poll_released`]. A buffer with
-    /// a record stays with the store.
+    /// Returns the next buffer that the log has released and the store does not need, like [`Log::poll_released`]. A
+    /// buffer with a record stays with the store.
     pub fn poll_released(&mut self) -> Option<u32> {
         loop {
             let number = self.log.poll_released()?;
@@ -271,8 +273,8 @@ impl<M: Media> Shared<M> {
                 self.log.withhold_buffer(number);
                 self.own -= 1;
             } else if self.own > self.log_frames + self.store.frames.logged() {
-                // The log got another buffer in place of this buffer. The records in the frame were removed before the
-                // log released it.
+                // The log has already got another buffer in place of this buffer. The records in this frame were
+                // removed before the log released it.
                 self.log.withhold_buffer(number);
                 self.store.give_back_frame(number);
                 self.own -= 1;
@@ -282,7 +284,7 @@ impl<M: Media> Shared<M> {
         }
     }
 
-    /// Returns the first frame about which log and store disagree. Tests use this function.
+    /// Returns the first frame about which log and store contradict each other. Tests use this function.
     #[must_use]
     pub fn contradiction(&self) -> Option<u32> {
         let frames = &self.store.frames;
@@ -291,7 +293,7 @@ impl<M: Media> Shared<M> {
             let (away, live) = (self.log.is_away(number), self.log.is_live(number));
             let agree = match (frames.is_lent(number), frames.is_logged(number)) {
                 (true, false) => !away,
-                // The buffer is released, but was not polled yet.
+                // The log has released this buffer, but the buffer was not polled yet.
                 (false, true) => !away,
                 (false, false) => away && !live,
                 (true, true) => false,
@@ -300,7 +302,7 @@ impl<M: Media> Shared<M> {
         })
     }
 
-    /// Closes the log; see [`Log::close`].
+    /// Closes the log like [`Log::close`].
     ///
     /// # Errors
     /// The errors of [`Log::close`].
@@ -308,13 +310,13 @@ impl<M: Media> Shared<M> {
         self.log.into_inner().close()
     }
 
-    /// Returns the medium as a crash would leave it.
+    /// Returns the medium in the state in which a crash would leave it.
     #[must_use]
     pub fn into_media(self) -> M {
         *self.log.into_inner().into_media().take()
     }
 
-    /// Returns the frame of an order: its number, the range of the payload in it, and the payload's checksum.
+    /// Returns where the payload of an order is: the number of its frame, its range in the frame, and its checksum.
     fn payload_of(&self, order: u64) -> Option<(u32, Range<usize>, u32)> {
         let entry = self.log.entry(order)?;
         let place = self.log.frame_place(&entry);
@@ -326,7 +328,7 @@ impl<M: Media> Shared<M> {
     }
 }
 
-/// Converts an error of the log to an error of the medium.
+/// Converts an error of the log into an error of the medium.
 fn medium(error: LogError) -> Error {
     match error {
         LogError::Media(error) => Error::Media(error),

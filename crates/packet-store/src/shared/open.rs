@@ -11,8 +11,8 @@ use crate::superblock::{self, Identity};
 /// Minimum number of frames that the store must have besides the log's frames.
 const STORE_FRAMES_MIN: u32 = 16;
 
-/// Reason why a region cannot be created or opened. The image is unchanged, unless a medium failed. One exception: a
-/// whole store may have been repaired (which changes no record) before its log was found damaged.
+/// Reason why a region cannot be created or opened. The image is unchanged, unless a medium failed. One exception: the
+/// store may have been repaired (which changes no record) before the log was found damaged.
 #[derive(Debug, thiserror::Error)]
 pub enum SharedError {
     /// The error is in the store.
@@ -21,7 +21,7 @@ pub enum SharedError {
     /// The error is in the log.
     #[error("the log: {0}")]
     Log(#[from] LogError),
-    /// Store and log contradict each other, or the arguments.
+    /// Store and log contradict each other, or they contradict the arguments.
     #[error("{0}")]
     Unfit(String),
 }
@@ -41,7 +41,7 @@ pub fn format_shared<M: Media>(
         .log()
         .ok_or_else(|| SharedError::Unfit("the log has no entries".into()))?;
     parameters.validate().map_err(LogError::from)?;
-    // The superblock of the store comes first: without it, the image counts as empty.
+    // The superblock of the store is written first: without this superblock, the image counts as empty.
     superblock::format(&mut medium, identity, geometry)?;
     let mut seat = Seat::new(Box::new(medium), geometry.table().end);
     pmnet_log::format(&mut seat, log, &parameters)?;
@@ -49,9 +49,9 @@ pub fn format_shared<M: Media>(
 }
 
 impl<M: Media> Shared<M> {
-    /// Scans and repairs the store, then the log, and finds the owner of each frame. The log gets `log_frames` frames
-    /// besides those with records. Orders that the store has are reclaimed; the other orders in the log must be applied
-    /// again ([`Shared::change`]).
+    /// Scans and repairs the store, and then the log, and finds out the owner of each frame. The log gets `log_frames`
+    /// frames besides the frames with records. The log reclaims the orders that the store has applied. The other orders
+    /// in the log must be applied again ([`Shared::change`]).
     ///
     /// # Errors
     /// [`SharedError`].
@@ -104,7 +104,7 @@ impl<M: Media> Shared<M> {
         Ok(shared)
     }
 
-    /// Finds the owner of each frame from the contents of log and store.
+    /// Finds out the owner of each frame from the contents of log and store.
     fn divide(&mut self) -> Result<(), SharedError> {
         for order in self.log.applied() + 1..=self.log.last() {
             let (frame, ..) = self.payload_of(order).expect("the log keeps this order");
@@ -130,8 +130,9 @@ impl<M: Media> Shared<M> {
 }
 
 impl Geometry {
-    /// Returns the geometry of a region of `frames` frames, for a store and a log with this many entries. There is one
-    /// line for every 256 bytes of frames, and two for each entry of the log, so that the log's updates find lines.
+    /// Returns the geometry of a region with `frames` frames, for a store and a log with `log_entries` entries. The
+    /// region has one line for every 256 bytes of frames, and two lines for each entry of the log, so that the log's
+    /// updates find lines.
     ///
     /// # Errors
     /// [`OpenError::Geometry`] if no region can have this size.
@@ -152,7 +153,7 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// Returns the largest geometry of such a region that fits into `bytes`.
+    /// Returns the largest geometry of a shared region that fits into `bytes`.
     ///
     /// # Errors
     /// [`OpenError::Geometry`] if no region fits.
@@ -167,7 +168,7 @@ impl Geometry {
     }
 }
 
-/// Returns the possible geometry with the most frames whose image fits into `bytes`.
+/// Returns the geometry with the most frames among those whose image fits into `bytes`.
 pub(crate) fn largest(
     bytes: u64,
     frame_bytes: u32,
@@ -186,7 +187,7 @@ pub(crate) fn largest(
     );
     while low < high {
         let middle = low + (high - low).div_ceil(2);
-        // A number of frames below the smallest possible one is too low.
+        // The search treats a number of frames below the minimum as too low.
         let too_few = 2 * middle < FRAMES_MIN;
         if too_few || fits(middle) {
             low = middle;

@@ -1,15 +1,16 @@
-//! One medium for a log and a store: the component that works holds the medium.
+//! One medium for a log and a store. Whichever of the two works holds the medium.
 
 use std::ops::Range;
 use std::os::fd::RawFd;
 
 use pmnet_log::{Media, MediaError};
 
-/// Holds a medium, or nothing while the other seat holds the medium. The seat's owner sees the image from byte `start`
-/// on.
+/// A holder of the medium. The seat is empty while the other seat holds the medium. The seat's owner sees the image
+/// from byte `start` on.
 ///
 /// # Panics
-/// Every method panics while the medium is in the other seat; [`Shared`](super::Shared) moves it.
+/// Every method panics while the other seat holds the medium. [`Shared`](super::Shared) moves the medium between the
+/// seats.
 #[derive(Debug)]
 pub struct Seat<M> {
     medium: Option<Box<M>>,
@@ -33,7 +34,7 @@ impl<M: Media> Seat<M> {
         std::mem::swap(&mut self.medium, &mut other.medium);
     }
 
-    /// Returns the medium, whose image is the whole region.
+    /// Returns the medium. Its image is the whole region.
     #[must_use]
     pub fn medium(&self) -> &M {
         self.medium.as_ref().expect("the medium is here")

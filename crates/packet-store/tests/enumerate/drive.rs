@@ -1,5 +1,5 @@
-//! Drives a store through the operations of a script, on a recording medium, and keeps the promise to the outside
-//! world.
+//! Drives a store on a recording medium through the operations of a script, and notes what the store promises at each
+//! moment.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::medium::{Event, Recorder, State, Tape};
 use crate::promise::Promise;
 use crate::support::{Content, IDENTITY, Random, content};
 
-/// The smallest possible stores, which soon use their space again.
+/// The smallest stores that are possible. Such small stores soon use their space again.
 pub const STORES: [Geometry; 2] = [
     Geometry {
         lines: 128,
@@ -31,10 +31,10 @@ pub const STORES: [Geometry; 2] = [
 /// One change in a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Writes a key, given by its number, with a value of this length.
+    /// Writes the key with this number, with a value of this length.
     Put(u8, usize),
     Remove(u8),
-    /// Keeps a packet with records of this many keys from this key on.
+    /// Keeps a packet with records for several keys: the first key, and the number of keys.
     InPlace(u8, u8),
 }
 
@@ -48,9 +48,10 @@ pub enum Op {
     Snapshot,
     /// Releases the oldest snapshot.
     Release,
-    /// The process dies. All of its stores stay visible, and the store is opened again.
+    /// The process dies. All that it has written stays visible, and the store is opened again.
     Kill,
-    /// Power is lost: each unsettled line is old or new, as this seed decides. Then the store is opened again.
+    /// Power is lost. Each line that is not settled has its old or its new content, as this seed decides. Then the
+    /// store is opened again.
     Power(u64),
 }
 
@@ -66,13 +67,14 @@ pub struct Driver {
     stamp: u64,
 }
 
-/// Returns the bytes of a key: most keys are short, two have the same first 16 bytes, one is longer than a frame.
+/// Returns the bytes of a key. Most keys are short, two keys have the same first 16 bytes, and one key is longer than a
+/// frame.
 fn name(key: u8) -> Vec<u8> {
     match key {
         0 => Vec::new(),
         1 | 2 => format!("the same beginning {key}").into_bytes(),
         3 => vec![b'l'; 5000],
-        // The part of the long key that is in its first frame.
+        // This is the part of the long key that lies in the key's first frame.
         30 => vec![b'l'; 2048],
         31 => vec![b'l'; 4096],
         _ => format!("k{key}").into_bytes(),
@@ -89,7 +91,7 @@ impl Driver {
         })));
     }
 
-    /// Returns all states that the medium may be in now.
+    /// Returns all states in which the medium may be now.
     fn state(&mut self) -> State {
         self.events.append(&mut self.tape.take());
         let mut state = self.initial.clone();
@@ -124,7 +126,8 @@ impl World for Driver {
         }
     }
 
-    /// Scans, decides and repairs. From now on the found content is the only promised content.
+    /// Scans an image, checks that it keeps the promise, and repairs it. From now on the content that was found is the
+    /// only promised content.
     fn open(&mut self, image: Vec<u8>) -> Result<(), String> {
         let medium = Recorder::new(image, Some(self.tape.clone()));
         let scan = Scan::open(medium, Some(IDENTITY.shard)).map_err(|error| error.to_string())?;

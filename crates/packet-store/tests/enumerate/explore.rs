@@ -1,5 +1,5 @@
-//! Visits every moment of a recording. At each moment it tries the images that a crash can leave, all or a sample, and
-//! visits every moment of a part of the recoveries from these images.
+//! Visits every moment of a recording. At each moment it tries the images that a crash can leave, or a sample of them.
+//! For a part of these images it also visits every moment of the recovery.
 
 use std::sync::Arc;
 
@@ -12,19 +12,20 @@ use crate::promise::Promise;
 /// A driver that runs a script on a recording medium.
 pub trait World: Sized {
     type Op: std::fmt::Debug;
-    /// Returns a driver over a medium in this state. The store or region that it opens must keep the promise.
+    /// Returns a driver over a medium in this state. The store or region that is opened in this state must keep the
+    /// promise.
     fn new(left: State, promise: &Promise) -> Self;
     /// Opens the store or region in an image.
     fn open(&mut self, image: Vec<u8>) -> Result<(), String>;
     fn step(&mut self, op: &Self::Op) -> Result<(), String>;
     fn finish(self) -> Recording;
-    /// Operations after a recovery that is crashed again.
+    /// Returns the operations that follow a recovery which is crashed again.
     fn after_recovery() -> Vec<Self::Op>;
     /// Opens the store or region in an image, without recording.
     fn recover(image: Vec<u8>, promise: &Promise) -> Result<(), String>;
 }
 
-/// The result of a driver's run.
+/// The states and promises that a driver has recorded in a run.
 pub struct Recording {
     pub initial: State,
     pub events: Vec<Event>,
@@ -45,12 +46,13 @@ pub struct Counts {
 struct Explorer<W> {
     effort: Effort,
     counts: Counts,
-    /// Whether the recovery from an image was crashed again, by the key of the image and its promise.
+    /// The images that were tried, by a hash of the image and its promise. The value says whether the recovery from the
+    /// image was crashed again, too.
     seen: FxHashMap<u64, bool>,
     world: std::marker::PhantomData<W>,
 }
 
-/// Runs a script in an image that keeps this promise, and visits all its moments.
+/// Runs a script in an image that keeps this promise, and visits all moments of the run.
 pub fn explore<W: World>(
     name: &str,
     ops: &[W::Op],
@@ -80,8 +82,8 @@ pub fn explore<W: World>(
 }
 
 impl<W: World> Explorer<W> {
-    /// Visits every moment of a recording. `level` 0 is a script, 1 is the recovery from an image of a script, 2 is the
-    /// recovery from an image of level 1.
+    /// Visits every moment of a recording. `level`: 0 for a script, 1 for the recovery from an image of a script, 2 for
+    /// the recovery from an image of level 1.
     fn recording(
         &mut self,
         recording: &Recording,
@@ -150,7 +152,8 @@ impl<W: World> Explorer<W> {
         Ok(())
     }
 
-    /// Recovers. With `again`, continues with further operations, and crashes at every moment of the recovery.
+    /// Recovers from an image. With `again`, continues with further operations, and tries a crash at every moment of
+    /// the recovery.
     fn recover(
         &mut self,
         left: State,

@@ -1,7 +1,7 @@
-//! Crash enumeration: scripts of operations with a crash at every moment, with the images that the fault model allows
-//! at that moment (all or, if there are too many, a sample); and again at every moment of a part of the recoveries,
-//! each followed by further operations (`docs/spec/packet-store.md` §9). The medium and its fault model are those of
-//! the log's enumeration.
+//! Crash enumeration (`docs/spec/packet-store.md` §9). Scripts of operations are crashed at every moment. The images
+//! that the fault model allows at this moment are tried, all of them or a sample if there are too many. A part of the
+//! recoveries is crashed again at every moment, and each is followed by further operations. The medium and its fault
+//! model are those of the log's crash enumeration.
 //!
 //! The quick form tries a part of the images at every moment of every script. This command runs the full form: `cargo
 //! test --release -p pmnet-packet-store --test enumerate -- --ignored --nocapture`
@@ -12,7 +12,7 @@ mod explore;
 #[allow(dead_code)] // Only the log's enumeration uses the whole module.
 mod images;
 #[path = "../../../log/tests/enumerate/medium.rs"]
-#[allow(dead_code)] // As above.
+#[allow(dead_code)] // Only the log's enumeration uses the whole module.
 mod medium;
 mod promise;
 mod script;

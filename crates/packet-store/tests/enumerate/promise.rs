@@ -1,4 +1,4 @@
-//! The promise that the outside world relies on at one moment.
+//! The promise that a store has made to its users at one moment.
 
 use crate::support::{Content, Random};
 
@@ -6,7 +6,7 @@ use crate::support::{Content, Random};
 #[derive(Clone, Debug, Default)]
 pub struct Promise {
     pub allowed: Vec<Content>,
-    /// Number of this moment in the script, to tell images apart.
+    /// Number of this moment in the script, by which images are told apart.
     pub number: u64,
 }
 

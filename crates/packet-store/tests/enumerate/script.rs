@@ -4,7 +4,8 @@ use crate::drive::Change::{self, InPlace, Put, Remove};
 use crate::drive::Op::{self, Abort, Commit, Kill, Pack, Power, Release, Snapshot};
 use crate::support::Random;
 
-/// Scripts with every kind of operation. Each is followed by operations that could bring back a value that it removed.
+/// Returns scripts with every kind of operation. Each of these operations is followed by operations that could bring
+/// back a value which it removed.
 pub fn scripts() -> Vec<(&'static str, Vec<Op>)> {
     let put = |key, len| Commit(vec![Put(key, len)]);
     let remove = |key| Commit(vec![Remove(key)]);
@@ -195,14 +196,14 @@ pub fn scripts() -> Vec<(&'static str, Vec<Op>)> {
     ]
 }
 
-/// Stores packets with one record each, removes most of the records, then runs these operations.
+/// Stores packets with one record each, removes most of these records, and then runs the operations `then`.
 fn sparse(then: &[Op]) -> Vec<Op> {
     let mut ops: Vec<Op> = (4..20).map(|key| Commit(vec![InPlace(key, 1)])).collect();
     ops.extend_from_slice(then);
     ops
 }
 
-/// Operations after a recovery: they use lines and frames again, and remove records.
+/// Returns operations that follow a recovery: they use lines and frames again, and remove records.
 pub fn after_recovery() -> Vec<Op> {
     vec![
         Commit(vec![Put(5, 33), Put(21, 12), Remove(4)]),

@@ -1,4 +1,4 @@
-//! Drives a log and a store in one region through the operations of a script, on a recording medium.
+//! Drives a log and a store in one region, on a recording medium, through the operations of a script.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::medium::{Event, Recorder, State, Tape};
 use crate::promise::Promise;
 use crate::support::{Content, IDENTITY, Plain, Random, content};
 
-/// The smallest possible regions, which soon use their space again.
+/// The smallest regions that are possible. Such small regions soon use their space again.
 pub const REGIONS: [Geometry; 2] = [
     Geometry {
         lines: 256,
@@ -30,22 +30,22 @@ pub const LOG: pmnet_log::Identity = pmnet_log::Identity {
     device: 7,
     shard: IDENTITY.shard,
 };
-/// The smallest possible number of the log's frames.
+/// The smallest number of frames that the log may have.
 pub const LOG_FRAMES: u32 = 16;
 
 /// One operation of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Receives a packet into a lent frame, and appends it in place: a put with a value of this length.
+    /// Receives a packet into a lent frame, and appends it in place. The packet is a put with a value of this length.
     Receive(u8, usize),
-    /// Appends such a packet by a copy into the log.
+    /// Appends such a packet by copying it into the log.
     Copy(u8, usize),
     Remove(u8),
-    /// Begins and completes a persist of the log.
+    /// Begins a persist of the log, and completes it.
     Persist,
     /// Begins a persist of the log.
     Begin,
-    /// Applies this many orders, as far as they are durable.
+    /// Applies this many orders, or fewer if fewer are durable.
     Apply(u64),
     /// Begins to apply this many orders, and undoes the change.
     Undo(u64),
@@ -53,14 +53,15 @@ pub enum Op {
     Pack(usize),
     /// Gives back all buffers that neither the log nor the store needs.
     Poll,
-    /// Stores a packet that is not kept into every frame that can be received into. The packet has a key made from this
-    /// number.
+    /// Stores a packet that is not kept into every frame that can receive packets. The packet has a key that is made
+    /// from this number.
     Forge(u8),
-    /// The process dies. The region is copied into a larger image, which is opened.
+    /// The process dies. The region is copied into a larger image, and this image is opened.
     Grow,
-    /// The process dies. All of its stores stay visible, and the region is opened again.
+    /// The process dies. All that it has written stays visible, and the region is opened again.
     Kill,
-    /// Power is lost: each unsettled line is old or new, as this seed decides. Then the region is opened again.
+    /// Power is lost. Each line that is not settled has its old or its new content, as this seed decides. Then the
+    /// region is opened again.
     Power(u64),
 }
 
@@ -82,7 +83,7 @@ pub fn made(geometry: &Geometry) -> Vec<u8> {
     medium.image
 }
 
-/// Returns the same region in a larger image, with the same orders in its log.
+/// Returns the region in a larger image, with the same orders in its log.
 fn grown(image: Vec<u8>) -> Result<Vec<u8>, String> {
     let told = |error: pmnet_packet_store::OpenError| error.to_string();
     let scan = Scan::open(Plain::new(image), Some(IDENTITY.shard)).map_err(told)?;
@@ -127,11 +128,11 @@ fn opened(medium: Recorder, promise: &Promise) -> Result<Shared<Recorder>, Strin
     Ok(shared)
 }
 
-/// Applies all orders in the log. After each, the store must have the promised contents.
+/// Applies all orders in the log. After each order, the store must have the promised contents.
 fn replayed(shared: &mut Shared<Recorder>, promise: &Promise) -> Result<(), String> {
     let last = shared.log().last();
     while shared.log().applied() < last {
-        // Orders are applied one by one, so that the space that one order frees is available to the next order.
+        // Orders are applied one by one, so that space which one order frees is available to the next order.
         let next = shared.log().applied() + 1;
         match entry::apply(shared, next) {
             Ok(()) => {}
@@ -170,7 +171,7 @@ impl Driver {
             .push(Event::Promise(Arc::new(self.promise.clone())));
     }
 
-    /// Returns all states that the medium may be in now.
+    /// Returns all states in which the medium may be now.
     fn state(&mut self) -> State {
         self.events.append(&mut self.tape.take());
         let mut state = self.initial.clone();
@@ -180,7 +181,7 @@ impl Driver {
         state
     }
 
-    /// Notes the contents of the store after this entry has been applied. These contents are not promised yet.
+    /// Notes the contents of the store after this entry has been applied. The contents are not promised yet.
     fn note(&mut self, payload: &[u8]) {
         let contents = Arc::make_mut(&mut self.promise.contents);
         let mut after: Content = contents.last().expect("one at least").clone();

@@ -1,4 +1,4 @@
-//! The entries of the log in the tests of a region: each puts a record or removes one.
+//! The entries of the log in the tests of a region. Each entry puts a record or removes one.
 
 use pmnet_log::{Log, Media, NewEntry};
 use pmnet_packet_store::{Change, Error, InPlace, Meta, Prefix, Room, Seat, Shared};
@@ -6,9 +6,9 @@ use pmnet_packet_store::{Change, Error, InPlace, Meta, Prefix, Room, Seat, Share
 use crate::support::{Content, Random};
 
 pub const HEADER: [u8; 24] = *b"the header of the entry.";
-/// Offset of a packet in its buffer, which is not that of a line.
+/// Offset of a packet in its buffer. The offset differs from that of a line.
 pub const FRONT: usize = 42;
-/// First byte of a payload, which names the operation.
+/// First byte of a payload. The first byte says which operation the entry has.
 const PUT: u8 = 1;
 const REMOVE: u8 = 2;
 
@@ -20,12 +20,12 @@ pub const NEW: NewEntry = NewEntry {
     fragment_count: 1,
 };
 
-/// Returns the name of a key. All names have five bytes, so that one can be forged from another.
+/// Returns the name of a key. All names have five bytes, so that one name can be forged from another.
 pub fn name(key: u8) -> Vec<u8> {
     format!("key{key:02}").into_bytes()
 }
 
-/// Returns the prefix of the key with this name: every second key has a prefix that is not in its packet.
+/// Returns the prefix of the key with this name. Every second key has a prefix that is not in its packet.
 fn prefix(name: &[u8]) -> Prefix {
     let number = u64::from(name[4] % 4) << 16;
     let bytes = [&[1], &number.to_be_bytes()[..]].concat();
@@ -59,9 +59,9 @@ pub fn remove(key: u8) -> Vec<u8> {
     payload
 }
 
-/// Returns a put whose key has another name and the same checksum, as a hostile sender could choose it.
+/// Returns a put whose key has another name and the same checksum. A hostile sender could choose such a key.
 pub fn forged(key: u8, len: usize) -> Vec<u8> {
-    // The polynomial of CRC32C as bytes of a message, lowest bit first: to add it changes no checksum.
+    // These bytes are the polynomial of CRC32C, lowest bit first. Adding them to a message changes no checksum.
     let mut message = [0_u8; 5];
     let polynomial = 1_u64 << 32 | 0x1edc_6f41;
     for bit in 0..33 {
@@ -99,14 +99,14 @@ pub fn payload<M: Media>(log: &Log<Seat<M>>, order: u64) -> Vec<u8> {
     log.frame(order).expect("the log has it")[HEADER.len()..].to_vec()
 }
 
-/// Applies all orders up to this order. `Full`: nothing was applied.
+/// Applies all orders up to this order. [`Error::Full`]: no order was applied.
 pub fn apply<M: Media>(shared: &mut Shared<M>, upto: u64) -> Result<(), Error> {
     let first = shared.log().applied() + 1;
     let change = changed(shared, first, upto)?;
     change.commit()
 }
 
-/// Makes the changes of these orders, but does not commit them.
+/// Makes the changes of these orders without committing them.
 pub fn changed<M: Media>(
     shared: &mut Shared<M>,
     first: u64,

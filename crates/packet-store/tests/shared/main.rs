@@ -1,5 +1,6 @@
-//! A log and a store in one region (`docs/spec/packet-store.md` §11): crash enumeration over every change of a frame's
-//! owner, with the explorer and the fault model of the store's own enumeration; and long random histories.
+//! A log and a store in one region (`docs/spec/packet-store.md` §11). The tests enumerate crashes over every change of
+//! a frame's owner, with the explorer and the fault model of the store's own enumeration, and run long random
+//! histories.
 //!
 //! The quick form tries a part of the images at every moment of every script. This command runs the full form: `cargo
 //! test --release -p pmnet-packet-store --test shared -- --ignored --nocapture`
@@ -12,7 +13,7 @@ mod explore;
 #[allow(dead_code)] // Only the log's enumeration uses the whole module.
 mod images;
 #[path = "../../../log/tests/enumerate/medium.rs"]
-#[allow(dead_code)] // As above.
+#[allow(dead_code)] // Only the log's enumeration uses the whole module.
 mod medium;
 mod promise;
 mod refused;
@@ -92,7 +93,8 @@ fn walk(seed: u64, geometry: &Geometry, ops: &[drive::Op]) -> Driver {
     driver
 }
 
-/// Hundreds of operations, so that log and store wrap around; some of the operations are crashes, each with one image.
+/// Each history has hundreds of operations, so that log and store wrap around. Some of the operations are crashes, of
+/// which one image each is tried.
 #[test]
 fn random_histories_keep_every_promise() {
     let mut refused = 0;
@@ -102,7 +104,8 @@ fn random_histories_keep_every_promise() {
     assert!(refused > 50, "{refused}: the region was hardly ever full");
 }
 
-/// The same histories, in regions that are sometimes copied into larger regions, whatever their logs hold.
+/// Runs the same histories in regions that are sometimes copied into larger regions, whatever their logs hold at this
+/// moment.
 #[test]
 fn regions_that_grow_keep_every_promise() {
     let mut grown = 0;

@@ -1,4 +1,4 @@
-//! Requests that a region refuses; a full region; a failing medium; damaged bytes.
+//! Requests that a region refuses, a full region, a failing medium, and damaged bytes.
 
 use pmnet_log::{LogError, MediaError};
 use pmnet_packet_store::{Error, Geometry, OpenError, Scan, Shared, SharedError, format_shared};
@@ -17,7 +17,7 @@ fn opened(image: Vec<u8>) -> Shared<Plain> {
     open(Plain::new(image), LOG_FRAMES).unwrap()
 }
 
-/// Receives a packet and appends it, if the log has room.
+/// Receives a packet and appends it, if the log has space.
 fn receive(shared: &mut Shared<Plain>, payload: &[u8]) -> Option<u64> {
     while let Some(number) = shared.poll_released() {
         shared.give_back_buffer(number);
@@ -44,7 +44,7 @@ fn whole(shared: &mut Shared<Plain>, payload: &[u8]) -> Result<u64, Error> {
     let order = receive(shared, payload).expect("the log has room");
     persist(shared);
     entry::apply(shared, order)?;
-    // After two more witnesses, applied orders are released.
+    // Applied orders are released after two more witnesses.
     persist(shared);
     persist(shared);
     Ok(order)
@@ -83,7 +83,7 @@ fn the_payload_stays_where_it_was_received_and_goes_out_with_its_checksum() {
 fn in_a_region_of_the_version_before_what_has_a_prefix_is_copied() {
     let mut image = made(&GEOMETRY);
     for start in [0, 4096] {
-        // The version, and the checksum over 60 bytes.
+        // The version is changed, and then the checksum over 60 bytes.
         image[start + 8..start + 12].copy_from_slice(&2_u32.to_le_bytes());
         let crc = crc32c::crc32c(&image[start..start + 60]);
         image[start + 60..start + 64].copy_from_slice(&crc.to_le_bytes());
@@ -106,7 +106,7 @@ fn in_a_region_of_the_version_before_what_has_a_prefix_is_copied() {
 #[test]
 fn a_small_value_is_copied_and_its_frame_comes_back() {
     let mut shared = opened(made(&GEOMETRY));
-    // The number of rounds is five times the number of frames.
+    // There are five times as many rounds as frames.
     for round in 0..200_u8 {
         whole(&mut shared, &entry::put(round % 10, 50, 1)).unwrap();
     }
@@ -120,7 +120,7 @@ fn a_full_store_fills_the_log_which_refuses_before_anything_is_lost_and_deletes_
     let mut shared = opened(made(&GEOMETRY));
     let mut expected = std::collections::BTreeMap::new();
     let mut full = 0;
-    // Only new keys are written: at some moment the store cannot take another key, and then the log has no room.
+    // Only new keys are written. At some moment the store cannot take another key, and then the log has no more space.
     let mut key = 0;
     while let Some(order) = receive(&mut shared, &entry::put(key, 1900, u64::from(key))) {
         persist(&mut shared);
@@ -148,7 +148,7 @@ fn a_full_store_fills_the_log_which_refuses_before_anything_is_lost_and_deletes_
         (shared.log().applied(), shared.log().last()),
         (applied, last)
     );
-    // Records are removed by changes that are not in the log. Then all acknowledged updates are applied.
+    // Changes that are not in the log remove records. Then all acknowledged updates are applied.
     for gone in 0..u8::try_from(full).unwrap() + 2 {
         let upto = shared.log().applied();
         let mut change = shared.change(upto).unwrap();
@@ -163,7 +163,7 @@ fn a_full_store_fills_the_log_which_refuses_before_anything_is_lost_and_deletes_
         let wanted = &entry::put(*key, 1900, u64::from(*key))[8..];
         assert_eq!(value_of(&mut shared, *key).as_deref(), Some(wanted));
     }
-    // The two witnesses.
+    // These persists write the two witnesses.
     persist(&mut shared);
     persist(&mut shared);
     assert!(
@@ -201,8 +201,8 @@ fn space_is_bounded_however_long_it_goes_on() {
     assert_eq!(content(&*shared.store().unwrap()), before);
 }
 
-/// If two packets do not fit into a frame, packets leave more than a third of each frame unused. Found: moving such
-/// packets unchanged freed nothing, and was repeated for ever.
+/// If two packets do not fit into one frame, packets leave more than a third of each frame unused. Found: moving such
+/// packets unchanged freed no space, and was repeated without end.
 #[test]
 fn packing_long_packets_gives_room_and_ends() {
     let geometry = Geometry {
@@ -265,7 +265,7 @@ fn neither_half_is_opened_alone_and_what_does_not_fit_is_refused() {
         again,
         Err(SharedError::Store(OpenError::NotBlank))
     ));
-    // An ordinary store, without a log.
+    // This is an ordinary store, without a log.
     let plain = Geometry {
         log_entries: 0,
         ..GEOMETRY
@@ -286,7 +286,8 @@ fn neither_half_is_opened_alone_and_what_does_not_fit_is_refused() {
 
 #[test]
 fn an_interrupted_format_is_said_and_a_half_that_is_older_is_not_taken() {
-    // After a crash in any persist of a region's creation, the image cannot be opened, until the region is whole.
+    // A crash in any persist while a region is created leaves an image that cannot be opened, until the region is
+    // complete.
     let mut whole_after = None;
     for persists in 0..12 {
         let mut medium = Plain::new(vec![0; GEOMETRY.image_bytes()]);

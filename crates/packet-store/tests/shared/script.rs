@@ -5,13 +5,13 @@ use crate::drive::Op::{
 };
 use crate::support::Random;
 
-/// Returns the operations by which an update arrives, is acknowledged and applied.
+/// Returns the operations by which an update arrives, is acknowledged, and is applied.
 const fn whole(op: Op) -> [Op; 3] {
     [op, Persist, Apply(9)]
 }
 
-/// Returns scripts with every change of a frame's owner. Operations that could use a frame too early follow each
-/// change.
+/// Returns scripts with every change of a frame's owner. Each change is followed by operations that could use a frame
+/// too early.
 pub fn scripts() -> Vec<(&'static str, Vec<Op>)> {
     let every = |ops: &[Op]| ops.iter().flat_map(|op| whole(*op)).collect::<Vec<_>>();
     let then = |ops: &[Op], more: &[Op]| [every(ops), more.to_vec()].concat();
@@ -217,7 +217,7 @@ pub fn scripts() -> Vec<(&'static str, Vec<Op>)> {
     ]
 }
 
-/// Operations after a recovery: all orders of the log are applied, and frames are used again.
+/// Returns operations that follow a recovery: all orders of the log are applied, and frames are used again.
 pub fn after_recovery() -> Vec<Op> {
     vec![
         Poll,

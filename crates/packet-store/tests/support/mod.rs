@@ -1,5 +1,5 @@
-//! Helpers that the tests share: a medium in memory, seeded random numbers, the contents of a store.
-#![allow(dead_code)] // Not every test uses everything.
+//! Helpers that the tests share: a medium in memory, random numbers from a seed, and the contents of a store.
+#![allow(dead_code)] // Some test programs use only a part of this module.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
@@ -40,11 +40,11 @@ impl Random {
     }
 }
 
-/// A medium in the memory of this process. A persist is complete at once; a persist can be made to fail.
+/// A medium in the memory of this process. Every persist is complete at once. A test can make persists fail.
 #[derive(Debug, Default)]
 pub struct Plain {
     pub image: Vec<u8>,
-    /// Number of persists that still succeed; `None`: all.
+    /// Number of persists that still succeed; `None`: all persists succeed.
     pub persists_left: Option<u64>,
     /// Number of persists that were begun.
     pub persists: u64,

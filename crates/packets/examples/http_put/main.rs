@@ -1,5 +1,5 @@
 //! A server that keeps the bodies of HTTP PUTs in the packet buffers in which they arrived, as PASTE's HTTP server
-//! does. After a restart it finds them again. Needs root.
+//! does. After a restart the server finds the bodies again. The example needs root.
 //!
 //! ```sh
 //! cargo run --release -p pmnet-packets --example http_put -- /dev/shm/http.log eth0 10.0.0.2:8000

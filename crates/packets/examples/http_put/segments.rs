@@ -1,5 +1,5 @@
-//! A region as the network interface of a TCP in user space (smoltcp). It keeps segments that continue a connection's
-//! stream in their buffers, so that the server can use them.
+//! A region as the network interface of a TCP in user space (smoltcp). The region keeps segments that continue a
+//! connection's stream in their buffers, so that the server can use them there.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -14,7 +14,7 @@ use smoltcp::wire::{Ipv4Packet, TcpPacket};
 /// Length of the longest IP packet, in bytes.
 const MTU: usize = 1500;
 
-/// Most streams at the same time. If there are more, those without a connection are forgotten.
+/// Maximum number of streams at a time. If there are more streams, those without a connection are forgotten.
 const STREAMS_MAX: usize = 256;
 
 /// The part of a connection's stream that has arrived.
@@ -22,7 +22,7 @@ const STREAMS_MAX: usize = 256;
 struct Stream {
     /// Sequence number of the next byte.
     next: u32,
-    /// Packets of the stream, each with the range in which it has new bytes.
+    /// Packets of the stream. Each packet has the range of its new bytes.
     held: VecDeque<(Packet, Range<usize>)>,
 }
 
@@ -31,7 +31,7 @@ pub struct Segments {
     pub region: Region,
     burst: Vec<Packet>,
     incoming: VecDeque<Packet>,
-    /// The segment that the TCP processes, if it will not be kept.
+    /// The segment that the TCP is processing, if the segment will not be kept.
     seen: Option<Packet>,
     streams: HashMap<SocketAddr, Stream>,
     /// IP packets that the TCP has sent.
@@ -42,9 +42,9 @@ pub struct Segments {
 enum Place {
     /// The segment has the next bytes of the stream.
     Next(Range<usize>),
-    /// The segment has no new bytes.
+    /// The segment has no bytes that are new.
     Nothing,
-    /// An earlier segment is missing. The sender will send both again.
+    /// An earlier segment is missing. The sender will send both segments again.
     TooEarly,
 }
 
@@ -70,7 +70,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Passes the TCP's packets to the interface. A packet that cannot be sent is lost; TCP sends it again.
+    /// Passes the TCP's packets to the interface. A packet that cannot be sent is lost, and the TCP sends it again.
     pub fn flush(&mut self) -> Result<(), Error> {
         for packet in self.out.drain(..) {
             if let Some((to, _, _)) = read(&packet, false) {
@@ -80,7 +80,7 @@ impl Segments {
         self.region.flush()
     }
 
-    /// Returns the next bytes of this connection's stream: a packet, and their range in it.
+    /// Returns the next bytes of this connection's stream: a packet, and the range of the bytes in this packet.
     pub fn next(&mut self, from: SocketAddr) -> Option<(Packet, Range<usize>)> {
         self.streams.get_mut(&from)?.held.pop_front()
     }
@@ -92,8 +92,8 @@ impl Segments {
         }
     }
 
-    /// Forgets streams without a connection, so that a peer that begins connections and completes none cannot fill the
-    /// memory.
+    /// Forgets streams without a connection. Otherwise a peer that begins connections without completing them could
+    /// fill the memory.
     pub fn end_others(&mut self, is_known: impl Fn(&SocketAddr) -> bool) {
         if self.streams.len() > STREAMS_MAX {
             let all: Vec<SocketAddr> = self.streams.keys().copied().collect();
@@ -133,7 +133,8 @@ struct Tcp {
     syn: bool,
 }
 
-/// Returns the other end of a segment (its sender or its receiver), its numbers, and the range of its payload.
+/// Returns the other end of a segment (its sender or its receiver), the numbers in its TCP header, and the range of its
+/// payload.
 fn read(packet: &[u8], received: bool) -> Option<(SocketAddr, Tcp, Range<usize>)> {
     let ip = Ipv4Packet::new_checked(packet).ok()?;
     let tcp = TcpPacket::new_checked(ip.payload()).ok()?;
@@ -151,9 +152,9 @@ fn read(packet: &[u8], received: bool) -> Option<(SocketAddr, Tcp, Range<usize>)
     Some((SocketAddr::new(IpAddr::V4(address), port), numbers, payload))
 }
 
-/// A received segment, for the TCP.
+/// A received segment that is given to the TCP.
 pub struct Look<'a>(&'a [u8]);
-/// The place into which the TCP writes a segment of its own.
+/// The place into which the TCP writes a segment that it sends.
 pub struct Put<'a>(&'a mut Vec<Vec<u8>>);
 
 impl phy::RxToken for Look<'_> {
@@ -210,7 +211,7 @@ impl phy::Device for Segments {
         let mut all = DeviceCapabilities::default();
         all.medium = Medium::Ip;
         all.max_transmission_unit = MTU;
-        // A network card has verified the checksum, and between namespaces of one machine none is computed.
+        // A network card has verified the checksum. Between namespaces of one machine, no checksum is computed.
         all.checksum.tcp = Checksum::Tx;
         all
     }

@@ -1,5 +1,6 @@
-//! HTTP over these segments. The log consists of the requests: every segment of a PUT is kept with the request's
-//! number. A request exists when all of it is kept, and is answered when it is durable.
+//! An HTTP server over the segments of a region. The log consists of the requests: every segment of a PUT is kept, with
+//! the number of the request. A request exists when all its segments are kept, and it is answered when they are
+//! durable.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -14,18 +15,18 @@ use smoltcp::wire::{HardwareAddress, IpCidr};
 
 use super::segments::Segments;
 
-/// Most connections at the same time; others wait until one ends.
+/// Maximum number of connections at a time. Further connections wait until one ends.
 const CONNECTIONS: usize = 16;
-/// Bytes of a connection's window, in each direction.
+/// Size of a connection's window in each direction, in bytes.
 const WINDOW: usize = 64 << 10;
 /// Longest head of a request, in bytes.
 const HEAD_MAX: usize = 8 << 10;
 /// Longest body, in bytes.
 const BODY_MAX: usize = 1 << 30;
-/// A connection is closed when nothing arrives on it for this long.
+/// Time without any input after which a connection is closed.
 const SILENCE_MAX: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(30);
 
-/// The body under a name: ranges of kept packets, which follow each other.
+/// The body under a name: ranges of kept packets, one after the other.
 type Object = Vec<(u64, std::ops::Range<usize>)>;
 
 /// The head of a request.
@@ -33,8 +34,9 @@ type Object = Vec<(u64, std::ops::Range<usize>)>;
 struct Head {
     put: bool,
     name: String,
-    /// Bytes of the head, and of the body after it.
+    /// Number of bytes of the head.
     bytes: usize,
+    /// Number of bytes of the body, which follows the head.
     body: usize,
 }
 
@@ -68,22 +70,24 @@ fn head(bytes: &[u8]) -> anyhow::Result<Option<Head>> {
     }))
 }
 
-/// A connection, from one request to its answer.
+/// The state of a connection, from a request to its answer.
 struct Connection {
     socket: SocketHandle,
     from: Option<SocketAddr>,
-    /// Number of the connection's request, if it is stored.
+    /// Number of the connection's request, if the request is stored.
     number: u64,
     head: Option<Head>,
-    /// The head so far, and the segments in which it arrived.
+    /// The bytes of the head that have arrived so far.
     begun: Vec<u8>,
+    /// The segments in which these bytes arrived.
     waiting: Vec<(Packet, std::ops::Range<usize>)>,
-    /// Number of bytes of the request so far, and the kept ranges.
+    /// Number of bytes of the request that have arrived so far.
     bytes: usize,
+    /// The ranges of kept packets that hold these bytes.
     kept: Object,
-    /// The request is stored, and is answered when it is durable.
+    /// Whether the request is stored. It is answered when it is durable.
     stored: bool,
-    /// The answer: text, then these ranges of kept packets.
+    /// The answer: a text, followed by these ranges of kept packets.
     sending: Option<(Vec<u8>, Object)>,
 }
 
@@ -104,7 +108,7 @@ fn recover(region: &Region) -> (HashMap<String, Object>, u64) {
             head(&begun).ok().flatten()
         });
         let bytes: usize = kept.iter().map(|(_, part)| part.len()).sum();
-        // A PUT that was not acknowledged may be incomplete.
+        // A PUT that was not acknowledged may have been stored in part.
         if let Some(head) = whole.filter(|head| head.bytes + head.body == bytes) {
             objects.insert(head.name.clone(), body(kept, head.bytes));
         }
@@ -143,7 +147,7 @@ impl Connection {
         self.sending = Some((text.into_bytes(), Object::new()));
     }
 
-    /// Handles the next bytes of the request. `number` is the number of the next request that is stored.
+    /// Handles the next bytes of the request. `number`: the number that the next stored request gets.
     fn take(
         &mut self,
         segments: &mut Segments,
@@ -205,7 +209,7 @@ impl Connection {
         }
     }
 
-    /// Sends as much of the answer as fits; at its end, closes the connection.
+    /// Sends as much of the answer as the connection takes. When all is sent, closes the connection.
     fn send(&mut self, region: &Region, socket: &mut Socket<'_>) -> anyhow::Result<()> {
         let Some((text, object)) = &mut self.sending else {
             return Ok(());
@@ -228,7 +232,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Ends the connection, so that the next one can begin.
+    /// Ends the connection, so that the next connection can begin.
     fn end(&mut self, segments: &mut Segments) {
         for (packet, _) in self.waiting.drain(..) {
             segments.region.release(packet);
@@ -257,7 +261,7 @@ pub fn serve(options: &Options) -> anyhow::Result<()> {
     let mut config = Config::new(HardwareAddress::Ip);
     config.random_seed = getrandom::u64()?;
     let mut interface = Interface::new(config, &mut segments, now());
-    // Every peer counts as a neighbour: answers use the path by which the requests came.
+    // Every peer counts as a neighbour, because answers use the path by which the requests came.
     interface.update_ip_addrs(|all| {
         let _ = all.push(IpCidr::new(own.into(), 0));
     });
@@ -283,7 +287,7 @@ pub fn serve(options: &Options) -> anyhow::Result<()> {
         interface.poll(now(), &mut segments, &mut sockets);
         for one in &mut connections {
             let socket: &mut Socket<'_> = sockets.get_mut(one.socket);
-            // The TCP has its own copy of the stream, which is not used.
+            // The TCP has a copy of its own of the stream, which is not used.
             while socket.can_recv() {
                 socket.recv(|bytes| (bytes.len(), ()))?;
             }
@@ -298,7 +302,7 @@ pub fn serve(options: &Options) -> anyhow::Result<()> {
             }
         }
         segments.end_others(|from| connections.iter().any(|one| one.from == Some(*from)));
-        // One fence makes all requests durable; the answers follow it.
+        // One fence makes all requests durable. The answers are sent after the fence.
         if connections.iter().any(|one| one.stored) {
             segments.region.persist()?;
         }

@@ -1,5 +1,5 @@
-//! A durable store of keys and values over UDP, in which the buffer with a received request becomes the record. Needs
-//! root.
+//! A durable store of keys and values over UDP, in which the buffer with a received request becomes the record. The
+//! example needs root.
 //!
 //! ```sh
 //! cargo run --release -p pmnet-packets --example udp_put -- /dev/shm/records eth0 10.0.0.2:7000

@@ -1,9 +1,9 @@
 //! Requests and answers of the server.
 //!
-//! A request is a letter, a number of 8 bytes that the answer repeats, the length of the key (1 byte), the key, and for
-//! a put the value. The letters are `P` (put), `D` (delete) and `G` (get). An answer is the number, a letter, and for
-//! `V` the value. The letters are `S` (done), `V` (found), `N` (not found), `F` (full, nothing was changed) and `B`
-//! (not understood). A request that is sent twice is executed twice.
+//! A request is a letter, a number of 8 bytes that the answer repeats, the length of the key (1 byte), the key, and the
+//! value if the request is a put. The letters are `P` (put), `D` (delete) and `G` (get). An answer is the number, a
+//! letter, and the value if the letter is `V`. The letters are `S` (done), `V` (found), `N` (not found), `F` (full,
+//! nothing was changed) and `B` (not understood). A request that is sent twice is executed twice.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -13,10 +13,10 @@ use pmnet_packets::{Error, InPlace, Meta, Packet, Records, RecordsOptions, Room}
 
 /// Length of a request's number, in bytes.
 const NUMBER: usize = 8;
-/// Offset of the key's length in the payload, which follows the letter.
+/// Offset of the byte with the key's length in the payload. The letter precedes this byte.
 const KEY: usize = NUMBER + 1;
 
-/// A request, as ranges of its payload.
+/// A request. Key and value are ranges of its payload.
 struct Request {
     letter: u8,
     key: Range<usize>,
@@ -55,7 +55,7 @@ pub fn serve(options: &RecordsOptions) -> anyhow::Result<()> {
         for packet in burst.drain(..) {
             log(&mut records, packet, &mut done, &mut reads);
         }
-        // One fence makes all requests durable; the answers follow it.
+        // One fence makes all requests durable. The answers are sent after the fence.
         records.persist()?;
         for (from, answer) in done {
             records.send(from, &answer)?;
@@ -73,7 +73,7 @@ pub fn serve(options: &RecordsOptions) -> anyhow::Result<()> {
 type Answers = Vec<(SocketAddr, Vec<u8>)>;
 type Reads = Vec<(SocketAddr, Vec<u8>, Range<usize>)>;
 
-/// Logs a write in its buffer. If it cannot be logged, answers it.
+/// Logs a write in its buffer. If the write cannot be logged, answers it with an error.
 fn log(records: &mut Records, packet: Packet, done: &mut Answers, reads: &mut Reads) {
     let from = packet.from();
     let datagram = records.bytes(&packet);
@@ -103,7 +103,7 @@ fn log(records: &mut Records, packet: Packet, done: &mut Answers, reads: &mut Re
 }
 
 fn get(records: &mut Records, number: &[u8], key: &[u8]) -> anyhow::Result<Vec<u8>> {
-    // An answered write is at least in the log. A reader must not miss it.
+    // A write that was answered is at least in the log, and a reader must not miss it.
     if records.waiting().next().is_some() {
         return Ok([number, b"F"].concat());
     }
@@ -114,7 +114,8 @@ fn get(records: &mut Records, number: &[u8], key: &[u8]) -> anyhow::Result<Vec<u
     })
 }
 
-/// Applies the log to the store: all orders at once, or if the store is too full for that, as many as possible.
+/// Applies the log to the store: all orders in one change or, if the store is too full for this, as many orders as
+/// possible.
 fn apply(records: &mut Records) -> Result<(), Error> {
     let last = records.applied() + u64::try_from(records.waiting().count()).unwrap_or(0);
     let mut upto = last;

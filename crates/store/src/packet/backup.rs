@@ -2,7 +2,8 @@
 //!
 //! No client waits for the copy. The copy is read back and checked: its last commit states the number of records and
 //! the sum over their lines, and each record has a checksum. If the store changed during the copy, the check fails, and
-//! the copy is made again. A copy that passes is the store as of one commit. A copy that fails must never be kept.
+//! the copy is made again. A copy that passes the check is the store as of one commit. A copy that fails the check must
+//! never be kept.
 
 use std::fs;
 use std::path::Path;
@@ -14,21 +15,21 @@ use super::grow::GrowError;
 /// Largest number of attempts to copy.
 const TRIES: u32 = 10;
 
-/// Description of a copy that was made.
+/// Facts about a finished copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backup {
     /// Number of the commit that the copy holds.
     pub commit: u64,
     /// Number of records in the copy.
     pub records: u64,
-    /// Number of attempts that the copy took.
+    /// Number of attempts that were needed.
     pub tries: u32,
 }
 
 /// Copies the store in the file `path` to the new file `to`.
 ///
 /// # Errors
-/// [`GrowError`]: what is wrong, and what to do. In this case no file `to` is left.
+/// [`GrowError`]: what is wrong, and what the operator can do. After an error, no file `to` is left.
 pub fn back_up_packet_store(path: &Path, to: &Path) -> Result<Backup, GrowError> {
     let told = |error: &dyn std::fmt::Display| GrowError(error.to_string());
     if fs::symlink_metadata(to).is_ok() {
@@ -62,7 +63,7 @@ pub fn back_up_packet_store(path: &Path, to: &Path) -> Result<Backup, GrowError>
     })
 }
 
-/// Returns commit and number of records of a whole copy; `None` if the store changed during the copy.
+/// Returns commit and number of records of a complete copy; `None` if the store changed during the copy.
 fn try_once(path: &Path, copy: &Path) -> Result<Option<(u64, u64)>, GrowError> {
     let told = |error: &dyn std::fmt::Display| GrowError(error.to_string());
     let image = pmnet_media::open_image_read_only(path).map_err(|error| told(&error))?;
@@ -70,7 +71,7 @@ fn try_once(path: &Path, copy: &Path) -> Result<Option<(u64, u64)>, GrowError> {
     image.save(copy).map_err(|error| told(&error))?;
     let scan = match Scan::open(image, None) {
         Ok(scan) => scan,
-        // The copy has read a commit record while it was being written.
+        // A commit record was copied while the store wrote this record.
         Err(pmnet_packet_store::OpenError::Unreadable { .. }) if in_use => return Ok(None),
         Err(error) => return Err(told(&error)),
     };

@@ -1,10 +1,10 @@
 //! Makes a packet store, or a region of a device, larger while no process uses it (`docs/spec/packet-store.md` §13;
 //! known gap G62).
 //!
-//! The whole image is copied to a second file in the same folder, and read back. Then the copy takes the name of the
-//! old file in one step. Both files are locked until the copy has the old name, so no process ever uses both. If the
-//! process or the machine dies, the name leads either to the complete old file or to the complete new file. The next
-//! attempt removes a left-over copy.
+//! The whole image is copied to a second file in the same folder, and read back. After the check, one step gives the
+//! copy the name of the old file. Both files are locked until the copy has the old name, so no process ever uses both.
+//! If the process or the machine dies, the name leads either to the complete old file or to the complete new file. The
+//! next attempt removes a copy that was left over.
 
 use std::ffi::OsString;
 use std::fs;
@@ -18,7 +18,7 @@ use pmnet_packet_store::{Geometry, OpenError as ImageError, Scan};
 
 use super::place::media_error;
 
-/// Suffix of the copy's name, until the copy is whole.
+/// Suffix of the copy's name while the copy is not complete.
 const SUFFIX: &str = ".growing";
 /// Length of the first block of a store, in bytes. The block stays zero until the rest of the copy is written.
 const BLOCK_BYTES: u64 = 4096;
@@ -42,9 +42,9 @@ impl From<ImageError> for GrowError {
 /// Size of a store before and after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grown {
-    /// Size before.
+    /// Geometry before.
     pub from: Geometry,
-    /// Size now.
+    /// Geometry now.
     pub to: Geometry,
     /// Number of records in the store.
     pub records: u64,
@@ -52,12 +52,12 @@ pub struct Grown {
     pub unapplied: Option<u64>,
 }
 
-/// Makes the store in the file `path` larger; `size` is a number of bytes as for `size=` in the store's address.
-/// `progress` gets the number of bytes copied and their total, and is called a last time before the copy takes the
-/// file's name. If `progress` returns an error, the old store stays as it is.
+/// Makes the store in the file `path` larger. `size` is a number of bytes in the form of `size=` in the store's
+/// address. `progress` is called with the number of bytes copied and their total. Its last call is before the copy
+/// takes the file's name. If `progress` returns an error, the old store stays as it is.
 ///
 /// # Errors
-/// [`GrowError`]: what is wrong, and what to do.
+/// [`GrowError`]: what is wrong, and what the operator can do.
 pub fn grow_packet_store(
     path: &Path,
     size: u64,
@@ -129,7 +129,7 @@ fn make_copy(
         progress(done, total)
     })?;
     drop(target);
-    // Reads the copy as the store will read it.
+    // Reads the copy as a store will read it after a start.
     let found = Scan::open(open(copy, kind)?, None)?;
     let same = found.geometry() == to
         && found.identity() == source.identity()
@@ -145,7 +145,7 @@ fn make_copy(
     Ok(found)
 }
 
-/// Returns the part of the log that a start would keep, if the region has a log.
+/// Returns the part of the log that a start of the device would keep, if the region has a log.
 fn state(scan: &Scan<AnyMedia>) -> Result<Option<Decision>, GrowError> {
     let damaged = |why: String| {
         GrowError(format!(
@@ -160,7 +160,7 @@ fn state(scan: &Scan<AnyMedia>) -> Result<Option<Decision>, GrowError> {
     }
 }
 
-/// Returns the number of orders of the log that a store with updates up to `order` has not applied.
+/// Returns the number of orders in the log that a store with all updates up to `order` has not applied.
 fn unapplied(log: &Decision, order: u64) -> u64 {
     match log {
         Decision::Keep { tail, .. } => tail.saturating_sub(order),
@@ -190,7 +190,8 @@ fn beside(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Removes the file of an earlier attempt, which is incomplete, or an unused copy of this store that is not newer.
+/// Removes the file of an earlier attempt: an incomplete copy, or an unused copy of this store that is not newer than
+/// the store.
 fn remove_left_over(copy: &Path, source: &Scan<AnyMedia>) -> Result<(), GrowError> {
     let told = |error: std::io::Error| GrowError(format!("{}: {error}", copy.display()));
     let mut start = Vec::new();

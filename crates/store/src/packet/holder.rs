@@ -1,5 +1,5 @@
-//! Owner of the records: a store alone, or a store that shares its frames with a log (`docs/spec/packet-store.md` §11,
-//! §12).
+//! The owner of the records: a store alone, or a store that shares its frames with a log (`docs/spec/packet-store.md`
+//! §11, §12).
 
 use std::fmt;
 
@@ -17,17 +17,17 @@ use crate::rows::{Fault, Update};
 pub trait Writing {
     /// Medium of the records.
     type Medium: Media;
-    /// Returns the store as these changes see it.
+    /// Returns the store with these changes.
     fn map(&self) -> &Map<Self::Medium>;
-    /// Writes a record, as [`Transaction::put`] does.
+    /// Writes a record, like [`Transaction::put`].
     fn put(&mut self, key: &[u8], value: &[u8], meta: Meta, room: Room) -> Result<(), Error>;
-    /// Removes a record, as [`Transaction::remove`] does.
+    /// Removes a record, like [`Transaction::remove`].
     fn remove(&mut self, key: &[u8]) -> Result<bool, Error>;
-    /// Keeps a record in the entry of the log in which it arrived, if that is possible. Returns whether the record
-    /// stays in that entry. `None`: nothing was done.
+    /// Keeps a record in the log entry in which the record arrived, if that is possible. Returns whether the record
+    /// stays in this log entry. `None`: nothing has changed, and the caller must copy the record.
     ///
     /// # Errors
-    /// [`Error`]: nothing was done.
+    /// [`Error`]: nothing has changed.
     fn link(
         &mut self,
         _update: &Update,
@@ -37,7 +37,7 @@ pub trait Writing {
     ) -> Result<Option<bool>, Error> {
         Ok(None)
     }
-    /// Makes the changes durable, as [`Transaction::commit`] does.
+    /// Makes the changes durable, like [`Transaction::commit`].
     fn commit(self) -> Result<(), Error>;
 }
 
@@ -87,7 +87,7 @@ impl<M: Media> Writing for Change<'_, M> {
     }
 }
 
-/// Holds the records.
+/// An object that holds the records of a store.
 pub trait Holder: Send {
     /// Medium of the records.
     type Medium: Media;
@@ -98,26 +98,26 @@ pub trait Holder: Send {
     /// Begins changes. With `upto`, the changes take the store up to this order; with `None`, the store stays at its
     /// order.
     fn begin(&mut self, upto: Option<u64>) -> Result<Self::Writing<'_>, Fault>;
-    /// Moves up to `budget` bytes of records together, as [`Map::pack_step`] does.
+    /// Moves up to `budget` bytes of records together, like [`Map::pack_step`].
     fn pack_step(&mut self, budget: usize) -> Result<usize, Fault>;
     /// Calls `look` with the records as of the last commit.
     fn look<T>(&mut self, look: impl FnOnce(&Map<Self::Medium>) -> T) -> Result<T, Fault>;
-    /// Reserves space for further records of `bytes` bytes, one for each key that begins with `prefix` or follows it.
-    /// Returns whether the store is short afterwards, and whether it is crowded.
+    /// Reserves space for further records of `bytes` bytes: one for each existing key from `prefix` on. Returns whether
+    /// the store is short of space afterwards, and whether it is crowded.
     fn settle(&mut self, prefix: u8, bytes: usize) -> Result<(bool, bool), Fault>;
     /// Drops the state in memory, which is of no use after a failure of the medium.
     fn close(&mut self);
     /// Opens the store again after [`Holder::close`].
     fn open(&mut self) -> Result<(), Reopen>;
-    /// Returns a text that names the failures which a commit survives.
+    /// Returns a text that names the failures which a committed change survives.
     fn survives(&self) -> &'static str;
     /// Returns the name of the store.
     fn name(&self) -> &dyn fmt::Display;
-    /// Counts records that stayed where they had arrived, and records that were copied.
+    /// Counts records that stayed where they had arrived (`_linked`), and records that were copied (`_copied`).
     fn kept(&mut self, _linked: u64, _copied: u64) {}
 }
 
-/// Reason why a store could not be opened again.
+/// The reason why a store could not be opened again.
 pub enum Reopen {
     /// Another attempt may succeed.
     Later(String),
@@ -129,7 +129,7 @@ fn closed() -> Fault {
     Fault::Storage("closed after an error: load first".into())
 }
 
-/// A store that is alone on its medium, without a log.
+/// A store without a log, which is alone on its medium.
 pub struct Alone {
     /// The records; `None` after a failure of the medium, until `load` opens the store again.
     pub(super) map: Option<Map<AnyMedia>>,
@@ -173,7 +173,8 @@ impl Holder for Alone {
     }
 }
 
-/// A store beside the log of a device, in the same frames. The device holds the log except during a call of the server.
+/// A store beside the log of a device, in the same frames. The device holds the log, except while the server calls the
+/// store.
 pub struct Beside<M: Media> {
     shared: Shared<M>,
     name: String,
@@ -203,8 +204,7 @@ impl<M: Media> Beside<M> {
         self.shared
     }
 
-    /// Returns the number of strings that stayed where they had arrived, and of strings that were copied, since the
-    /// start.
+    /// Returns two numbers since the start: strings that stayed where they had arrived, and strings that were copied.
     #[must_use]
     pub const fn counts(&self) -> [u64; 2] {
         [self.linked, self.copied]

@@ -1,10 +1,10 @@
 //! The packet store behind a server: the data types of Redis over records that lie in packet buffers
 //! (`docs/spec/packet-store.md` §8).
 //!
-//! Each `apply`, and each request that changes something, is one transaction over rows and records. The protocol's
-//! records are records of the same map, under a prefix that no row has. If the store is full, an update is tried again
-//! later, and a request gets an error. A damaged record is never returned. The crate `pmnet-packet-store` implements
-//! the store; `crate::types` implements the commands.
+//! Each `apply`, and each request that changes data, is one transaction over rows and records. The protocol's records
+//! are records of the same map, under a prefix that no row has. If the store is full, an update is tried again later,
+//! and a request gets an error. A damaged record is never returned. The crate `pmnet-packet-store` implements the
+//! records; `crate::types` implements the commands.
 
 mod backup;
 mod grow;
@@ -33,24 +33,27 @@ pub use region::{RegionAddress, RegionStore};
 
 /// First byte of the keys of the protocol's records. No row of the data types begins with this byte.
 const RECORDS: u8 = 0xff;
-/// Bytes that are packed after each call.
+/// Number of bytes that are packed after each call.
 const PACKED_BYTES: usize = 256 << 10;
 /// Longest value that may use the reserve, in bytes: the record of a reply, or a row of a command that frees space. A
-/// longer reply needs the same space as data. If there is no such space, the request is refused with a short reply.
+/// longer reply needs free space of the kind that data uses. If there is no such space, the request is refused with a
+/// short reply.
 const SHORT_BYTES: usize = 512;
-/// A full store packs at most this many bytes before it refuses something. The packing takes less than a second.
+/// A full store packs at most this many bytes before it refuses something. Packing this many bytes takes less than a
+/// second.
 const PACKED_BYTES_MAX: usize = 256 << 20;
-/// Bytes of frames that are kept for each existing record of the protocol, so that a session finds room for its reply.
+/// Bytes of frames that are kept free for each existing record of the protocol, so that a session has space for its
+/// next reply.
 const RECORD_BYTES: usize = 640;
-/// Number of keys that are checked for expiry, and number of rows that are removed, before a full store refuses
-/// something.
+/// Number of keys that are checked for expiry, and maximum number of rows that are removed, before a full store refuses
+/// a write.
 const CLEARED_KEYS: usize = 50_000;
 const CLEARED_ROWS: usize = 20_000;
 /// Shortest pause between two searches for expired keys that found nothing, in milliseconds.
 const CLEARED_EVERY_MS: u64 = 500;
 
-/// Repairs, in one transaction, the collections of a packet store after records were given up. Returns the number of
-/// collections whose records contradicted each other.
+/// Repairs the collections of a packet store in one transaction, after damaged records were given up. Returns the
+/// number of collections whose records contradicted each other.
 ///
 /// # Errors
 /// [`Fault`]; the store is unchanged in this case.
@@ -61,7 +64,8 @@ pub fn mend_packet_store(map: &mut Map<AnyMedia>) -> Result<u64, Fault> {
     Ok(changed)
 }
 
-/// Returns names of records by the keys of clients, as far as the remaining records of the store reveal them.
+/// Returns a table that names records of the store by the keys of clients, as far as the remaining records reveal these
+/// keys.
 #[must_use]
 pub fn names_in_packet_store<M: Media>(scan: &Scan<M>) -> types::Names {
     let mut names = types::Names::default();
@@ -81,7 +85,7 @@ pub fn names_in_packet_store<M: Media>(scan: &Scan<M>) -> types::Names {
 /// A packet store that is alone on its medium.
 pub type PacketStore = Served<Alone>;
 
-/// Serves the records of a holder as a store, as the module's text describes.
+/// Serves the records of a holder as a store, as the text of this module describes.
 pub struct Served<H> {
     holder: H,
     told: Told,
@@ -89,17 +93,17 @@ pub struct Served<H> {
     /// Result of the last check for free space: what [`Store::is_short`] and [`Store::is_crowded`] return.
     short: bool,
     crowded: bool,
-    /// Time of the last search for space that freed none, in ms since 1970.
+    /// Time of the last search for space that found none, in ms since 1970.
     cleared: u64,
 }
 
-/// Numbers of events. The more events of a kind there are, the less often they are logged.
+/// Numbers of events. The more events of a kind there are, the fewer of them are logged.
 #[derive(Debug, Default)]
 struct Told {
     rejected: Rejections,
     /// Number of requests that were refused.
     refused: Counted,
-    /// Number of turns in which no expired key was removed because a record is damaged.
+    /// Number of turns in which expired keys were not removed because a record is damaged.
     unswept: Counted,
 }
 
@@ -126,7 +130,8 @@ impl Served<Alone> {
 }
 
 impl<H: Holder> Served<H> {
-    /// Runs `work` in one durable transaction that may use space as `room` says. If `work` fails, nothing has changed.
+    /// Runs `work` in one durable transaction that may use the kind of space that `room` names. If `work` fails, the
+    /// store is unchanged.
     fn write<T>(
         &mut self,
         upto: Option<u64>,
@@ -157,14 +162,14 @@ impl<H: Holder> Served<H> {
         Ok(done)
     }
 
-    /// Checks how much space is free, and reserves space for the existing sessions.
+    /// Checks how much space is free, and reserves space for the next replies of the existing sessions.
     fn look_around(&mut self) -> Result<(), Fault> {
         (self.short, self.crowded) = self.holder.settle(RECORDS, RECORD_BYTES)?;
         Ok(())
     }
 
-    /// Removes expired keys, and rows that no longer belong to a key. Then packs records until packing frees nothing
-    /// more. Returns whether more space may be free than before.
+    /// Removes expired keys, and rows that no longer belong to a key. Then packs records until packing frees no more
+    /// space. Returns whether more space may be free than before.
     fn make_room(&mut self) -> Result<bool, StoreError> {
         let now = embedded::now();
         let mut cleared = false;
@@ -177,8 +182,8 @@ impl<H: Holder> Served<H> {
             );
             cleared = match done {
                 Ok(removed) => removed > 0,
-                // A client that needs damaged data gets an error instead of the data. The caller reports a full store
-                // after this call.
+                // A client that needs damaged data gets an error instead of the data. After this call, the caller
+                // reports that the store is full.
                 Err(Fault::Corrupted(_) | Fault::Full | Fault::ReplyTooLong) => false,
                 Err(fault) => return Err(self.failed(fault)),
             };
@@ -238,9 +243,9 @@ impl<H: Holder> Served<H> {
         )
     }
 
-    /// Executes one request in a transaction of its own. If the store has no space for the request, or the data that it
-    /// needs is damaged, the request has no effect and its reply says so. Of a pack, only the first part is executed in
-    /// this case.
+    /// Executes one request in a transaction of its own. If the store has no space for the request, or if data that the
+    /// request needs is damaged, the request has no effect, and its reply states the reason. If a pack fails for one of
+    /// these reasons, only its first part is executed.
     fn execute_alone(&mut self, request: &Request) -> Result<Bytes, StoreError> {
         let one = std::slice::from_ref(request);
         let fault = match self.execute_once(one) {

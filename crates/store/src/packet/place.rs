@@ -13,9 +13,8 @@ use crate::OpenError;
 pub(super) const SIZE_DEFAULT: u64 = 1 << 30;
 /// Size of a frame in bytes: a block device writes this much at once, and a packet buffer can have this size.
 const FRAME_BYTES: u32 = 4096;
-/// Of this many frames, one stays free in addition to the reserve. The fraction of lines that stay free equals the
-/// fraction of frames. The free frames and lines are for updates in the devices' logs, whose number the store does not
-/// know.
+/// One in this many frames stays free in addition to the reserve. The fraction of the lines that stays free is equal.
+/// The free frames and lines are for updates in the devices' logs, whose number the store does not know.
 const AHEAD_FRACTION: u32 = 16;
 
 /// Path and settings of a store.
@@ -25,7 +24,7 @@ pub struct Place {
     pub(super) shard: u32,
     /// Medium; `None`: the medium that suits the path.
     kind: Option<Kind>,
-    /// Size in bytes; `None`: the whole of a device, or [`SIZE_DEFAULT`] for a file.
+    /// Size in bytes; `None`: the whole device, or [`SIZE_DEFAULT`] for a file.
     pub(super) size: Option<u64>,
     pub(super) lines: Option<u32>,
 }
@@ -40,7 +39,7 @@ impl Place {
     /// Reads the part of an address after `packet:`.
     ///
     /// # Errors
-    /// [`OpenError::Packet`].
+    /// [`OpenError::Packet`]: a part of the address is wrong.
     pub fn parse(address: &str, shard: u32) -> Result<Place, OpenError> {
         let (path, settings) = address.split_once('?').unwrap_or((address, ""));
         let wrong = |why: String| OpenError::Packet {
@@ -94,7 +93,7 @@ impl Place {
     /// Opens the store, or creates it.
     ///
     /// # Errors
-    /// [`OpenError::Packet`].
+    /// [`OpenError::Packet`]: the store cannot be opened or created.
     pub fn open(&self) -> Result<PacketStore<AnyMedia>, OpenError> {
         self.try_open().map_err(|why| OpenError::Packet {
             path: self.path.display().to_string(),
@@ -102,7 +101,8 @@ impl Place {
         })
     }
 
-    /// Returns the medium that the address names, or else the medium that suits the path.
+    /// Returns the medium that the address names. If the address names no medium, returns the medium that suits the
+    /// path.
     pub(super) fn suitable(&self) -> Result<Kind, String> {
         if self.path.is_dir() {
             return Err("this is a directory: name a file in it".into());
@@ -145,7 +145,7 @@ impl Place {
         }
     }
 
-    /// Creates a store in a file or device that holds none yet.
+    /// Creates a store in a file or device that holds no store yet.
     fn make(&self, kind: Kind) -> Result<PacketStore<AnyMedia>, String> {
         let told = |error: &dyn fmt::Display| error.to_string();
         let mut media = pmnet_media::open(&self.path, kind).map_err(|error| media_error(&error))?;
@@ -168,7 +168,7 @@ impl Place {
         scan.repair().map_err(|error| told(&error))
     }
 
-    /// Returns the geometry of a new store. If no size was given, the store has `room` bytes.
+    /// Returns the geometry of a new store. If no size was given, the store gets `room` bytes.
     fn geometry(&self, room: u64) -> Result<Geometry, String> {
         let size = self.size.unwrap_or(room);
         let geometry = match self.lines {
@@ -179,8 +179,7 @@ impl Place {
     }
 }
 
-/// Returns an error of the medium as a text about a store. The medium's own text would be about a device, not about a
-/// store.
+/// Returns an error of the medium as a text about a store. The medium's own text speaks of a device, not of a store.
 pub(super) fn media_error(error: &pmnet_media::OpenError) -> String {
     match error {
         pmnet_media::OpenError::Locked { .. } => {

@@ -1,4 +1,4 @@
-//! A store that shares a region with the log of a device: the region's path and its creation
+//! A store that shares a region with the log of a device: the path of the region and its creation
 //! (`docs/spec/packet-store.md` §12).
 
 use std::fmt;
@@ -20,7 +20,8 @@ use crate::embedded::cursors;
 pub type RegionStore<M> = Served<Beside<M>>;
 
 impl<M: Media + Send> Served<Beside<M>> {
-    /// Returns the store of a region. The store also holds the log until a device takes it. `name` is for messages.
+    /// Returns the store of a region. The store also holds the log until a device takes it. `name`: the name of the
+    /// store in messages.
     ///
     /// # Errors
     /// [`OpenError::Random`].
@@ -55,7 +56,7 @@ impl<M: Media + Send> Served<Beside<M>> {
     }
 }
 
-/// Place of such a region, and how it is divided.
+/// The place of a shared region, and the division of its space.
 #[derive(Clone, Debug)]
 pub struct RegionAddress {
     place: Place,
@@ -72,7 +73,7 @@ impl fmt::Display for RegionAddress {
 
 impl RegionAddress {
     /// Reads `packet:PATH[?size=BYTES][&media=file|dram|pmem]`. `size` is the size of the file, with log, data and
-    /// tables. Of these bytes, `log_bytes` are for the log alone.
+    /// tables. Of these bytes, the log alone may use `log_bytes`.
     ///
     /// # Errors
     /// [`OpenError::Scheme`], [`OpenError::Packet`].
@@ -101,7 +102,7 @@ impl RegionAddress {
         Ok(region)
     }
 
-    /// Returns the medium.
+    /// Returns the medium of the region.
     ///
     /// # Errors
     /// [`OpenError::Packet`]: no medium suits the path.
@@ -109,7 +110,7 @@ impl RegionAddress {
         self.place.suitable().map_err(|why| self.wrong(why))
     }
 
-    /// Returns whether the path holds nothing yet.
+    /// Returns whether there is nothing at the path yet.
     #[must_use]
     pub fn is_new(&self) -> bool {
         !self.place.path.exists()
@@ -128,7 +129,8 @@ impl RegionAddress {
         }
     }
 
-    /// Opens the region, or creates it where nothing exists. Returns whether its file was created.
+    /// Opens the region. If there is nothing at the path, creates the region. Returns whether the region's file was
+    /// created.
     ///
     /// # Errors
     /// [`OpenError::Packet`]: the region is in use, holds something else, belongs to another device or shard, is
@@ -201,7 +203,7 @@ impl RegionAddress {
         u32::try_from(frames.max(BUFFERS_MIN)).unwrap_or(u32::MAX)
     }
 
-    /// Returns the geometry of a new region. If no size was given, the region has `room` bytes.
+    /// Returns the geometry of a new region. If no size was given, the region gets `room` bytes.
     fn geometry(&self, kind: Kind, room: u64) -> Result<Geometry, String> {
         let bytes = frame_bytes(kind);
         let size = self.place.size.unwrap_or(room);
@@ -223,8 +225,8 @@ impl RegionAddress {
     }
 }
 
-/// Returns the size of a frame in bytes. On a file, a frame is one block, which is written at once; on other media, a
-/// frame has the size that a packet needs.
+/// Returns the size of a frame in bytes. In a file, a frame is one block, which is written in one step. On other media,
+/// a frame has the size that a packet needs.
 fn frame_bytes(kind: Kind) -> u32 {
     match kind {
         Kind::File => 4096,

@@ -9,8 +9,8 @@ use pmnet_packet_store::{Error, InPlace, Meta, PacketStore, Prefix, Record, Room
 use super::holder::Writing;
 use crate::rows::{About, Fault, Order, Range, Row, Rows, Update};
 
-/// Rows inside a transaction that only reads. The methods that write return an error: the caller has already refused
-/// commands that write.
+/// Rows inside a transaction that only reads. The methods that write return an error, because the caller has already
+/// refused commands that write.
 pub struct ReadRows<'m, M> {
     /// The store.
     pub map: &'m PacketStore<M>,
@@ -23,20 +23,20 @@ pub struct WriteRows<'t, W> {
     writing: &'t mut W,
     /// Space that new rows may use.
     room: Room,
-    /// The rows belong to a command that frees space.
+    /// Whether the rows belong to a command that frees space.
     frees: bool,
     /// Bytes of the rows that the command has removed so far.
     freed: usize,
     /// Number of requests that were refused so far, for INFO.
     pub refused: u64,
-    /// The update that is being applied, while its payload can still be kept.
+    /// The update that is being applied, while its payload can still be kept in the log.
     update: Option<Update>,
-    /// Numbers of strings of updates: those that stayed in their log entries, and those that were copied.
+    /// Two numbers of strings of updates: those that stayed in their log entries, and those that were copied.
     pub kept: [u64; 2],
 }
 
 impl<'t, W: Writing> WriteRows<'t, W> {
-    /// Returns the rows that this transaction sees.
+    /// Makes the rows that this transaction sees.
     pub fn new(writing: &'t mut W, room: Room) -> WriteRows<'t, W> {
         WriteRows {
             writing,
@@ -71,11 +71,11 @@ impl<'t, W: Writing> WriteRows<'t, W> {
         match self.writing.link(update, prefix, &record, self.room) {
             Ok(Some(stays)) => {
                 self.kept[usize::from(!stays)] += 1;
-                // An entry of the log can be kept once.
+                // An entry of the log can be kept only once.
                 self.update = None;
                 Ok(true)
             }
-            // There may be space for a copy even if there is none for the whole packet.
+            // A copy may find space even if the whole packet finds none.
             Ok(None) | Err(Error::Full { .. }) => Ok(false),
             Err(error) => Err(fault(error)),
         }
@@ -84,13 +84,13 @@ impl<'t, W: Writing> WriteRows<'t, W> {
 
 /// Writes the protocol's records.
 pub trait Keep {
-    /// Writes one record of the protocol, or removes it.
+    /// Writes one record of the protocol, or removes the record if `value` is `None`.
     ///
     /// # Errors
     /// [`Fault`].
     fn put_record(&mut self, key: &[u8], value: Option<&[u8]>, room: Room) -> Result<(), Fault>;
 
-    /// Returns the number of bytes in the rows that a space-freeing command has removed.
+    /// Returns the number of bytes of the rows that a space-freeing command has removed.
     fn freed(&self) -> usize;
 }
 
@@ -125,7 +125,8 @@ pub fn fault(error: Error) -> Fault {
 }
 
 thread_local! {
-    /// Buffer in which a record of several frames is put together. The buffer is reused, so that reads do not allocate.
+    /// Buffer in which a record that lies in several frames is put together. The buffer is reused, so that reads do not
+    /// allocate.
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -180,7 +181,7 @@ fn scan<M: Media>(
         let record = record.map_err(fault)?;
         let flow = show(&record, |key, row| {
             if key.first() == Some(&super::RECORDS) {
-                // The protocol's records are no rows.
+                // A record of the protocol is not a row.
                 return ControlFlow::Continue(());
             }
             visit(key, row)
@@ -231,8 +232,8 @@ impl<W: Writing> Rows for WriteRows<'_, W> {
             Err(Error::Full { .. }) if self.frees && value.len() <= super::SHORT_BYTES => {
                 self.writing.put(key, value, meta, Room::Reserved)
             }
-            // A value that replaces another value of at least the same length needs no space. So counters can be
-            // decremented in a full store.
+            // A value needs no space if it replaces a value of at least the same length. So counters can be decremented
+            // even in a full store.
             Err(Error::Full { .. }) if self.replaces_longer(key, value)? => {
                 self.writing.put(key, value, meta, Room::InPlace)
             }

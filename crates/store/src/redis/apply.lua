@@ -1,13 +1,16 @@
--- Applies one batch: its records first, then its effects, all in one atomic step.
--- ARGV: hash, expected owner, expected watermark, number of keys for slots.lua and these keys (in a Redis Cluster only),
--- number of records to remove and their names, number of records to write and their names and values; then runs of
--- similar commands: their common properties, the number of commands, and the arguments of all of them. The common properties are "KIND DATABASE WIDTH NAME". WIDTH is the number of arguments
--- besides the name. KIND is 'plain' (SET key value), 'promised' (another command acknowledged early), 'assumed' (clients may have been told OK), 'flush' or 'other'.
+-- Applies one batch: its records first, then its effects, all in one atomic step. ARGV has, in this order: the hash;
+-- the expected owner; the expected watermark; the number of keys for slots.lua, and these keys (in a Redis Cluster
+-- only); the number of records to remove, and their names; the number of records to write, and their names and values;
+-- then runs of similar commands. A run is the commands' common properties, the number of commands, and the arguments of
+-- all its commands. The common properties are "KIND DATABASE WIDTH NAME". WIDTH is the number of arguments besides the
+-- name. KIND is 'plain' (SET key value), 'promised' (another command acknowledged early), 'assumed' (clients may have
+-- been told OK), 'flush' or 'other'.
 --
--- Redis does not undo the effects of a script that fails. So every step that could fail is tried before anything changes: the
--- rights to the commands (redis.acl_check_cmd, Redis 7), and the commands of this script itself. Rights cannot change while a
--- script runs; in a MULTI they can change between the queueing of a command and EXEC. If a command of this script still fails after
--- the records have begun to change, the error's first word is BROKEN; then comes the number of the first command that has not run, or 'records'.
+-- Redis does not undo the effects of a script that fails. So every step that could fail is tried before anything
+-- changes: the rights to the commands (redis.acl_check_cmd, Redis 7), and the commands that this script itself needs.
+-- Rights cannot change while a script runs; in a MULTI they can change between the queueing of a command and EXEC. If a
+-- command of this script still fails after the records have begun to change, the error's first word is BROKEN. Then
+-- comes the number of the first command that has not run, or 'records'.
 local HASH, OWNER, WATERMARK = ARGV[1], ARGV[2], ARGV[3]
 local owner = redis.call('HGET', HASH, 'owner')
 if owner and owner ~= OWNER then return {err = 'FENCED'} end
@@ -31,8 +34,8 @@ local function in_common(text)
   end
   return run
 end
--- Calls f for each run: with its common properties, its number of commands, the number of its first command from 0, and
--- the index of its arguments.
+-- Calls f for each run, with the run's common properties, its number of commands, the number of its first command (from
+-- 0), and the index of its arguments.
 local function each_run(f)
   local at, ordinal = runs, 0
   while at <= values do
@@ -45,7 +48,8 @@ end
 local function error_of(reply) return type(reply) == 'table' and reply.err and string.gsub(reply.err, '^-', '') end
 -- Maximum number of SETs in one MSET: Lua's stack holds about 8,000 values.
 local TOGETHER = 2000
--- Calls f for each piece of a run of SETs: number of its first command from 0, number of its commands, index of its arguments.
+-- Calls f for each piece of a run of SETs, with the number of its first command (from 0), the number of its commands,
+-- and the index of its arguments.
 local function each_piece(count, at, f)
   for first = 0, count - 1, TOGETHER do
     local answer = f(first, math.min(TOGETHER, count - first), at + 2 * first)
@@ -54,11 +58,12 @@ local function each_piece(count, at, f)
 end
 
 local may = redis.acl_check_cmd
--- All commands that Redis refuses for good and that were not promised, so that one answer names all of them.
+-- All commands that Redis refuses for good and that were not promised. They are collected, so that one answer names all
+-- of them.
 local refusals = {'REFUSED'}
 local function refuse(ordinal, why) refusals[#refusals + 1] = ordinal .. ' ' .. why end
--- Checks `count` commands from number `ordinal` on; returns an error if one is not allowed and may
--- not be dropped. An update for which clients may have been told OK waits until the right is given.
+-- Checks `count` commands from number `ordinal` on. Returns an error if a command is not allowed and must not be
+-- dropped. An update for which clients may have been told OK waits until the right is given.
 local function refusal(run, count, ordinal, at)
   for i = 0, count - 1 do
     local from = at + i * run.width
@@ -75,7 +80,7 @@ end
 local refused = may and each_run(function(run, count, ordinal, at)
   if run.kind ~= 'plain' then return refusal(run, count, ordinal, at) end
   return each_piece(count, at, function(first, n, from)
-    -- MSET checks all keys at once.
+    -- This call checks all keys of an MSET in one step.
     local asked, allowed = pcall(function()
       return may('MSET', unpack(ARGV, from, from + 2 * n - 1)) and may('SET', ARGV[from], ARGV[from + 1])
     end)

@@ -19,14 +19,14 @@ use super::transaction::{Items, Outcome, Torn, Transaction};
 use super::{Link, RedisStore, WATERMARK, promise};
 
 /// Maximum number of times that a batch is sent again without effects that Redis refused to queue. Redis names all of
-/// these effects at once, so the batch is usually sent again once. More attempts are needed only if Redis's answers
-/// change.
+/// these effects at once, so the batch is usually sent again once. More attempts are needed only if Redis changes its
+/// answers between them.
 const RESENDS_MAX: usize = 4;
 
 /// Maximum number of updates that an error names when only a part of a batch was executed.
 const SHOWN_MAX: usize = 8;
 
-/// An effect that is to be sent.
+/// An effect that is to be sent to Redis.
 struct Effect<'a> {
     commands: Commands<'a>,
     nature: Nature,
@@ -81,7 +81,7 @@ impl RedisStore {
         ))
     }
 
-    /// Checks one payload. Returns the effect, or as inner error the reason why it is rejected for good.
+    /// Checks one payload. Returns the effect. The inner error is the reason why the payload is rejected for good.
     fn admit<'a>(
         &mut self,
         link: &mut Link,
@@ -114,8 +114,8 @@ impl RedisStore {
                 shown(),
             )));
         }
-        // A front uses a database only after Redis has selected it. So if this shard's Redis never had a database, no
-        // client was promised an update in it.
+        // A front uses a database only after Redis has selected it. So if no Redis of this shard ever had the database,
+        // no client was promised an update in it.
         if database >= self.databases && has_no_such(&error) {
             return Ok(Err(format!("{}: {error}", shown())));
         }
@@ -128,8 +128,8 @@ impl RedisStore {
     }
 
     /// Returns the reason why these keys of a Redis Cluster can never be written in this shard. There are two such
-    /// reasons. The first: the keys' slot is not one of this shard's, and the master did not serve it when it was
-    /// connected. The second: one command has keys of several slots.
+    /// reasons. First reason: the keys' slot does not belong to this shard, and the master did not serve the slot when
+    /// it was connected. Second reason: one command has keys of several slots.
     fn misplaced(&self, link: &Link, commands: &Commands<'_>) -> Option<String> {
         self.home?;
         commands.iter().find_map(|command| {
@@ -160,8 +160,8 @@ impl RedisStore {
         batch: &Batch,
         after: &[u8],
     ) -> Result<Outcome, StoreError> {
-        // If the transaction contained a SELECT, and the right to it were taken away, the next commands would run in
-        // the wrong database.
+        // If the transaction contained a SELECT, and Redis refused it because the right was taken away, the next
+        // commands would run in the wrong database.
         let mut databases = effects.iter().flatten().map(|e| e.commands.database);
         let database = databases.next().unwrap_or(0);
         let mut transaction = Transaction::begin(link, &self.hash, database, None)?;
@@ -209,7 +209,7 @@ impl RedisStore {
             }
         }
         let (removed_count, written_count) = (removed.clone().count(), written.clone().count());
-        // In a Redis Cluster the script also gets the name of the records' hash as a key: a Redis that is no longer the
+        // In a Redis Cluster the script also gets the name of the records' hash as a key. A Redis that is no longer the
         // master then reports that the slot has moved.
         let keys = usize::from(self.home.is_some());
         let values = 3 + keys + 6 + slots.len() + removed_count + 2 * written_count + runs.values();
@@ -268,7 +268,7 @@ impl RedisStore {
                 .drain(1..)
                 .filter_map(|refusal| numbered(&String::from_utf8_lossy(text(refusal)?)));
             let mut refused: Vec<_> = refused.collect();
-            // An effect may have several commands.
+            // An effect may have several commands, so it may appear several times.
             refused.dedup_by_key(|(index, _)| *index);
             link.read_watch(&self.hash, true, &self.watermark)?;
             link.read_wait(WaitFor::Updates, self.url.wait_replicas)?;
@@ -284,8 +284,8 @@ impl RedisStore {
         Ok(Outcome::Ran(failed))
     }
 
-    /// Returns the slots of a batch in a Redis Cluster, each once: the slots of the effects' keys, and the slot of the
-    /// records.
+    /// Returns the slots that a batch needs in a Redis Cluster, each once: the slots of the effects' keys, and the slot
+    /// of the records.
     fn slots_of(&self, link: &Link, effects: &[Option<Effect<'_>>]) -> Vec<u16> {
         let Some(home) = self.home else {
             return Vec::new();
@@ -321,7 +321,7 @@ impl RedisStore {
                 check_promises(effects, &replies)?;
                 Err(error)
             }
-            // Redis never gives this answer to a promised update.
+            // Redis never answers a promised update in this way.
             Outcome::NoMemory(error) => Err(StoreError::Retry(error)),
             Outcome::Ran(replies) => {
                 check_promises(effects, &replies)?;
@@ -345,7 +345,7 @@ impl RedisStore {
             Outcome::Refused(items) => {
                 for (index, error) in items {
                     if let Some(effect) = effects.get_mut(index).and_then(Option::take) {
-                        // Even if an operator sets wrong rights, no acknowledged update may be lost.
+                        // No acknowledged update may be lost, even if an operator sets wrong rights.
                         let waits =
                             error.starts_with("NOPERM ") && promise::is_assumed(&effect.commands);
                         if effect.nature.promised || waits {
@@ -360,10 +360,10 @@ impl RedisStore {
     }
 }
 
-/// Checks whether an acknowledged update failed in a batch in which other updates ran.
+/// Checks whether an acknowledged update failed in a batch of which other updates ran.
 ///
 /// # Errors
-/// `Fatal` with the first such update.
+/// `Fatal` with the first acknowledged update that failed.
 fn check_promises(
     effects: &[Option<Effect<'_>>],
     replies: &[(usize, Bytes)],
@@ -378,7 +378,7 @@ fn check_promises(
     Ok(())
 }
 
-/// Returns whether Redis says that the database does not exist and never will.
+/// Returns whether Redis says that the database does not exist and will never exist.
 fn has_no_such(error: &str) -> bool {
     [
         "DB index is out of range",
@@ -398,7 +398,7 @@ fn dropped(commands: &Commands<'_>, error: &str) -> String {
     )
 }
 
-/// Returns the error for a promised update that Redis refuses, while nothing of the batch has run.
+/// Returns the error for a promised update that Redis refuses before any command of the batch has run.
 fn kept(commands: &Commands<'_>, error: &str) -> StoreError {
     StoreError::Retry(format!(
         "PM2307 Redis refuses a write that was acknowledged ({}): {error}. Put Redis right (is the command renamed in \
@@ -423,7 +423,7 @@ fn shown(items: &[usize], effects: &[Option<Effect<'_>>]) -> String {
     format!("{}{more}", shown.join("; "))
 }
 
-/// Returns the error for a batch that ended halfway; `rest` is the script's text after its first word.
+/// Returns the error for a batch of which only a part has run; `rest` is the script's text after its first word.
 fn unfinished(rest: &str, runs: &Runs<'_>, effects: &[Option<Effect<'_>>]) -> StoreError {
     let (ran, why) = rest.split_once(' ').unwrap_or((rest, ""));
     StoreError::Fatal(match ran.parse::<usize>() {
@@ -443,7 +443,7 @@ fn unfinished(rest: &str, runs: &Runs<'_>, effects: &[Option<Effect<'_>>]) -> St
     })
 }
 
-/// Returns the error for a batch if Redis has executed only a part of it, or has executed a part in another database.
+/// Returns the error for a batch of which Redis has executed only a part, or has executed a part in another database.
 fn half_done(torn: &Torn, effects: &[Option<Effect<'_>>]) -> StoreError {
     let then = if torn.recorded {
         "The batch counts as applied, so write these keys again, where they belong, and look for them in the database before"
@@ -458,7 +458,7 @@ fn half_done(torn: &Torn, effects: &[Option<Effect<'_>>]) -> StoreError {
     ))
 }
 
-/// Returns the error for a promised update that failed alone, in the middle of its batch.
+/// Returns the error for a promised update that failed in the middle of its batch, while the other updates ran.
 fn broken(commands: &Commands<'_>, error: &str) -> StoreError {
     StoreError::Fatal(format!(
         "PM2013 an acknowledged update is lost: Redis accepted it at first and failed to execute it ({}): {error}. The rest \

@@ -1,12 +1,12 @@
-//! Redis Cluster as the store: the slots that each node serves, and the commands that may be sent to it
+//! Redis Cluster as the store: the slots that each node serves, and the commands that a node accepts
 //! (`docs/spec/sharding.md`, §5).
 //!
-//! The store writes to one master of the cluster, in all slots that this master serves. A script may write in several
-//! slots in one atomic step if it does not declare those keys; a transaction may write in only one slot. But Redis
-//! checks each command of a script separately. If a slot is served elsewhere, or is being moved, the command for it
-//! fails, while the effects of earlier commands stay. So a script first asks for a key that does not exist in each of
-//! its slots. Only a node that has the slot, and is not moving it, answers without an error. No slot can move while a
-//! script runs.
+//! The store writes to one master of the cluster, in all slots that this master serves. A script that does not declare
+//! its keys may write in several slots in one atomic step. A transaction may write in only one slot. But Redis checks
+//! each command of a script separately. If another node serves the slot of a command, or the slot is being moved, the
+//! command fails, while the effects of the script's earlier commands stay. So each script first asks for a key that
+//! does not exist, in each slot that the script needs. Only a node that has the slot, and is not moving it, answers
+//! without an error. No slot can move while a script runs.
 
 use std::ops::RangeInclusive;
 
@@ -33,12 +33,12 @@ pub fn records_name(shard: u32, slot: u16) -> String {
     format!("pmnet:{{{shard}-{number}}}")
 }
 
-/// Returns a key of this slot.
+/// Returns a key for `name` in this slot.
 pub fn in_slot(slot: u16, name: &str) -> String {
     format!("{{{}}}{name}", tag_of(slot))
 }
 
-/// Returns a key of this slot that never exists.
+/// Returns a key in this slot that never exists.
 pub fn probe(slot: u16) -> Vec<u8> {
     format!("pmnet:{}", in_slot(slot, ":none")).into_bytes()
 }
@@ -49,21 +49,21 @@ pub fn is_elsewhere(error: &str) -> bool {
     ELSEWHERE.contains(&code)
 }
 
-/// Error for a client if a slot is in the wrong place and pmnet does not know which slot. The client's command was not
-/// executed.
+/// Error for a client if another node serves the slot of its keys and pmnet does not know which slot it is. The
+/// client's command was not executed.
 pub const ELSEWHERE_TEXT: &str = "TRYAGAIN pmnet: the slot of its keys is not with the master of its shard, or is being moved; the \
                                   command was not executed";
 
-/// Returns the slot that a script of pmnet found at another node, and Redis's reason (`slots.lua`). `slots`: the slots
-/// of the script.
+/// Returns the slot that a script of pmnet did not find at its node, and Redis's reason (`slots.lua`). `slots`: the
+/// slots of the script.
 pub fn elsewhere<'a>(error: &'a str, slots: &[u16]) -> Option<(u16, &'a str)> {
     let (number, why) = error.strip_prefix("ELSEWHERE ")?.split_once(' ')?;
     let slot = slots.get(number.parse::<usize>().ok()?)?;
     Some((*slot, why))
 }
 
-/// Returns the error for a client if the slot of its keys is not with the master of its shard. The client's command was
-/// not executed.
+/// Returns the error for a client if the master of its shard does not serve the slot of its keys. The client's command
+/// was not executed.
 pub fn elsewhere_reply(slot: u16) -> Vec<u8> {
     pmnet_resp::reply::error(&format!(
         "TRYAGAIN pmnet: slot {slot} is not with the master of its shard, or is being moved; the command was not executed"
@@ -80,8 +80,8 @@ pub fn waits_for(slot: u16, why: &str) -> String {
     )
 }
 
-/// Returns the slot of the keys that a transaction names, if the store is a Redis Cluster and the transaction names
-/// keys. The inner error is the client's reply if the keys are in several slots, or in a slot at another node.
+/// If the store is a Redis Cluster, returns the slot of the keys that a transaction names; `None` if it names no keys.
+/// The inner error is the client's reply if the keys are in several slots, or in a slot of another node.
 ///
 /// # Errors
 /// `Retry`: Redis does not name the slot's node.
@@ -122,7 +122,7 @@ pub fn ask(
     let node = nodes.iter().find(|node| node.serves(slot));
     let node = node.ok_or_else(|| format!("it knows nobody who serves slot {slot}"))?;
     Ok(Master {
-        // A node that has not met any other node does not know its own address.
+        // A node that has never met another node does not know its own address.
         host: if node.host.is_empty() {
             place.0.clone()
         } else {
@@ -133,7 +133,7 @@ pub fn ask(
     })
 }
 
-/// Connects, and logs in as `url` says.
+/// Connects, and logs in as `url` requires.
 ///
 /// # Errors
 /// The reason why there is no connection.
@@ -165,7 +165,7 @@ fn nodes(link: &mut Connection) -> Result<Vec<Node>, String> {
     nodes.ok_or_else(|| "its answer to CLUSTER NODES is not understood".into())
 }
 
-/// A node of the cluster, as it describes itself or as another node describes it.
+/// A node of the cluster, from its own description or from that of another node.
 #[derive(Debug, PartialEq, Eq)]
 struct Node {
     host: String,
@@ -210,7 +210,7 @@ impl Node {
 }
 
 impl RedisStore {
-    /// Returns whether this slot does not belong to this shard, and the master did not serve it when it was connected.
+    /// Returns whether the slot does not belong to this shard, and the master did not serve it when it was connected.
     pub(super) fn is_foreign(&self, slot: u16) -> bool {
         let guides = self.url.guides.as_ref().map(|guides| &guides.wanted);
         let Some(Wanted::Slots(wanted)) = guides else {
@@ -220,8 +220,8 @@ impl RedisStore {
         !has(wanted) && !has(&self.served_slots)
     }
 
-    /// Checks whether the node serves the slots of its shard. If the node does not, a server that is starting refuses
-    /// the master. A running server continues, and commands that need a missing slot wait.
+    /// Checks whether the node serves the slots of its shard. If the node does not serve them, a server that is
+    /// starting refuses this master. A running server continues. Commands that need a missing slot then wait.
     pub(super) fn check_slots(&mut self, link: &mut Connection) -> Result<(), StoreError> {
         let Some(Wanted::Slots(wanted)) = self.url.guides.as_ref().map(|guides| &guides.wanted)
         else {

@@ -1,7 +1,7 @@
 //! Facts about a command that pmnet needs before it sends it to Redis.
 //!
 //! A command that would break the adaptor's own connection or transaction, or touch the protocol's records, is never
-//! sent. For a command that cannot run inside a Lua script, `execute` uses MULTI. The facts come from the server itself
+//! sent. If a command cannot run inside a Lua script, `execute` uses MULTI. The facts come from the server itself
 //! (`COMMAND`), so they are right for Redis 6, 7 and Valkey.
 
 use std::collections::HashMap;
@@ -13,16 +13,16 @@ use pmnet_resp::read::{elements, integer, text};
 
 /// Maximum number of arguments that a script passes to one command (Lua's C stack holds about 8,000).
 pub const SCRIPT_ARGUMENTS_MAX: usize = 4000;
-/// Longest command or subcommand name that is read, in bytes; longer names count as unknown.
+/// Longest command or subcommand name that is read, in bytes. A longer name counts as unknown.
 const NAME_BYTES_MAX: usize = 1024;
 
-/// Reason why a renamed command is refused. pmnet knows commands only by their original names.
+/// Reason why a command with another name is refused: pmnet knows commands only by their original names.
 const RENAMED: &str = "the store's configuration gave it this name (rename-command), and pmnet knows commands by their own names only: \
      send it to the Redis server itself";
 /// Reason why a command with a very long name is refused.
 const LONG_NAME: &str = "a name of a command has at most 1,024 bytes here";
 
-/// Returns an upper-case copy of a name, or nothing if it is too long to be a name.
+/// Returns an upper-case copy of a name, or an empty copy if the text is too long to be a name.
 #[must_use]
 pub fn upper(name: &[u8]) -> Vec<u8> {
     if name.len() > NAME_BYTES_MAX {
@@ -33,10 +33,10 @@ pub fn upper(name: &[u8]) -> Vec<u8> {
 }
 
 /// Subcommands of CLIENT that do not change the connection. Fronts use HELP, INFO and UNBLOCK to answer their own
-/// clients. To find out whether the store accepts some conditions, they send LIST and KILL with these conditions.
+/// clients. Fronts send LIST and KILL with some conditions to find out whether the store accepts these conditions.
 const HARMLESS_CLIENT: [&[u8]; 5] = [b"HELP", b"INFO", b"KILL", b"LIST", b"UNBLOCK"];
 
-/// Returns whether a command that no update may contain is harmless as a request.
+/// Returns whether a command is harmless as a request, although no update may contain it.
 #[must_use]
 pub fn is_harmless(name: &[u8], arguments: &[&[u8]]) -> bool {
     let sub = arguments.get(1).copied().unwrap_or_default();
@@ -46,7 +46,7 @@ pub fn is_harmless(name: &[u8], arguments: &[&[u8]]) -> bool {
             .any(|own| sub.eq_ignore_ascii_case(own))
 }
 
-/// Returns the reason why a command may never be sent over the adaptor's connection, or `None` if it may be sent.
+/// Returns the reason why a command must never be sent over the adaptor's connection, or `None` if it may be sent.
 #[must_use]
 pub fn denied(name: &[u8]) -> Option<&'static str> {
     match name {
@@ -69,7 +69,7 @@ pub fn denied(name: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Returns the reason why a command may not be an update (applied after its client got an OK), or `None` if it may be
+/// Returns the reason why a command must not be an update (applied after its client got an OK), or `None` if it may be
 /// an update.
 #[must_use]
 pub fn denied_as_effect(name: &[u8]) -> Option<&'static str> {
@@ -89,15 +89,15 @@ pub fn is_flush(name: &[u8]) -> bool {
     matches!(name, b"FLUSHALL" | b"FLUSHDB")
 }
 
-/// Returns the setting on which promises depend and which this `CONFIG SET` could weaken. `unlimited`: Redis has no
-/// memory limit.
+/// Returns the setting that this `CONFIG SET` changes, if promises depend on this setting and the change could weaken
+/// them. `unlimited`: whether Redis has no memory limit.
 #[must_use]
 pub fn sets_guarded(arguments: &[&[u8]], unlimited: bool) -> Option<&'static str> {
     guard::sets_guarded(arguments.len(), |index| arguments[index], unlimited)
 }
 
-/// Commands of the modules of Redis 8 that change one key, or a few named keys, in a time that depends on the size of
-/// these keys, as Redis's own commands do.
+/// Commands of the modules of Redis 8 that change one key, or a few named keys. Like Redis's own commands, they take a
+/// time that depends on the size of these keys.
 const QUICK: &[&str] = &[
     "BF.ADD",
     "BF.INSERT",
@@ -177,9 +177,9 @@ struct Spec {
     last: i64,
     step: i64,
     container: bool,
-    /// The command belongs to a module, and may keep state in its connection or use such state.
+    /// Whether the command belongs to a module and may keep state in its connection, or use such state.
     state: bool,
-    /// The server gave the command another name, and reports that name.
+    /// Whether the server's configuration has renamed the command. The server reports the new name.
     renamed: bool,
 }
 
@@ -189,26 +189,26 @@ impl Spec {
         self.write && self.first == 0 && !self.movable && !self.container
     }
 
-    /// Returns whether the command may be about its connection: no script may run it, although it neither writes nor
-    /// names keys.
+    /// Returns whether the command may be about its connection. A command counts as such if no script may run it, and
+    /// it neither writes nor names keys.
     fn seems_to_keep_state(&self) -> bool {
         let keyless = self.first == 0 && !self.movable;
         self.noscript && !self.write && !self.admin && keyless
     }
 }
 
-/// Returns whether a command that writes without naming a key is known to leave pmnet's own keys alone.
+/// Returns whether a command that writes without naming keys is known to leave pmnet's own keys unchanged.
 fn knows_unnamed(name: &[u8]) -> bool {
     guard::spares_keys(name) || name == b"FUNCTION" || name.starts_with(b"FUNCTION|")
 }
 
-/// Returns whether the name can stand in the text of a script without escapes.
+/// Returns whether the name can stand in the text of a script without escaping.
 fn is_plain(name: &[u8]) -> bool {
     let fits = |byte: &u8| byte.is_ascii_graphic() && !b"'\"\\".contains(byte);
     name.iter().all(fits)
 }
 
-/// The server's commands; empty if the server does not list them.
+/// The commands of the server; empty if the server does not list its commands.
 #[derive(Clone, Debug, Default)]
 pub struct CommandTable {
     specs: HashMap<Vec<u8>, Spec>,
@@ -217,7 +217,7 @@ pub struct CommandTable {
 }
 
 impl CommandTable {
-    /// Reads the reply of `COMMAND`. `None`: the reply has another form.
+    /// Reads the reply of `COMMAND`. `None`: the reply does not have the expected form.
     #[must_use]
     pub fn parse(reply: &[u8]) -> Option<CommandTable> {
         let mut table = CommandTable::default();
@@ -227,21 +227,21 @@ impl CommandTable {
         Some(table)
     }
 
-    /// Returns this table for commands that the given user of Redis runs.
+    /// Returns this table for commands that Redis runs as the given user.
     #[must_use]
     pub fn of_user(mut self, user: &str) -> CommandTable {
         self.user = user.into();
         self
     }
 
-    /// Returns whether this is an ACL command that could take the rights of pmnet's own user away.
+    /// Returns whether this is an ACL command that could take rights away from pmnet's own user.
     #[must_use]
     pub fn changes_access(&self, arguments: &[&[u8]]) -> bool {
         let own = Some(&self.user[..]).filter(|user| !user.is_empty());
         guard::changes_access(arguments.len(), |index| arguments[index], own)
     }
 
-    /// Adds a row of a reply. `asked`: the name for which the server was asked, in capitals. Returns the name under
+    /// Adds a row of a reply. `asked`: the name, in capitals, about which the server was asked. Returns the name under
     /// which the row was added.
     fn add(&mut self, row: &[u8], asked: Option<&[u8]>) -> Option<Vec<u8>> {
         let columns = elements(row)?;
@@ -257,7 +257,7 @@ impl CommandTable {
             arity: integer(columns.get(1)?)?,
             write: has(b"write"),
             admin: has(b"admin"),
-            // Redis 6.2 does not mark commands of modules; no command of a server's own has a dot.
+            // Redis 6.2 does not mark the commands of modules. None of the server's own commands has a dot in its name.
             module: has(b"module") || own.contains(&b'.'),
             noscript: has(b"noscript"),
             movable: has(b"movablekeys"),
@@ -299,8 +299,8 @@ impl CommandTable {
         Some(spec)
     }
 
-    /// Adds the server's description of this command (in capitals) from the reply of `COMMAND INFO`. The server got the
-    /// command after the table was read, or its configuration gave the command this name.
+    /// Adds the server's description of a command from the reply to `COMMAND INFO`; `name` is in capitals. The table
+    /// lacks a command that the server got later, or that the server's configuration has renamed.
     pub fn learn(&mut self, name: &[u8], reply: &[u8]) {
         for row in elements(reply).unwrap_or_default() {
             // The reply is null if the server has no command of this name.
@@ -328,8 +328,8 @@ impl CommandTable {
         spec.state.then_some(guard::OWN_CONNECTION)
     }
 
-    /// Names of commands that change keys without naming them, with subcommands after `|`. No script of a client may
-    /// call these commands.
+    /// Returns the names of the commands that change keys without naming them, with subcommands after `|`. No script of
+    /// a client may call these commands.
     #[must_use]
     pub fn unnamed_writers(&self) -> String {
         let mut names: Vec<&[u8]> = self
@@ -342,7 +342,7 @@ impl CommandTable {
         String::from_utf8_lossy(&names.join(&b' ')).into_owned()
     }
 
-    /// Names of all commands, each between blanks.
+    /// Returns the names of all commands, with a blank before and after each name.
     #[must_use]
     pub fn names(&self) -> String {
         let names = self
@@ -360,15 +360,16 @@ impl CommandTable {
         self.specs.contains_key(name)
     }
 
-    /// Returns whether the command is one of the server itself, not of a module, and not unknown.
+    /// Returns whether the command is one of the server's own: not a command of a module, and not unknown.
     #[must_use]
     pub fn is_core(&self, name: &[u8]) -> bool {
         self.specs.get(name).is_some_and(|spec| !spec.module)
     }
 
-    /// Returns whether Redis 6.2 could corrupt memory when a script runs this command. Redis 6.2 enlarges the array of
-    /// arguments for a fourth argument of this command, and forgets that the array may have become smaller. A longer
-    /// command of the script then writes beyond the end of the array, unless Redis uses jemalloc.
+    /// Returns whether Redis 6.2 could corrupt memory when a script runs this command. For this command, Redis 6.2
+    /// reallocates the script's array of arguments for four arguments, and does not note that the array may have become
+    /// smaller. A later command of the script with more arguments then writes beyond the end of the array, unless Redis
+    /// uses jemalloc.
     fn corrupts_scripts(&self, name: &[u8]) -> bool {
         name == b"INCRBYFLOAT" && !self.specs.contains_key(&b"EXPIRETIME"[..])
     }
@@ -401,9 +402,9 @@ impl CommandTable {
         })
     }
 
-    /// Returns keys of a command from which its slots follow in a Redis Cluster. For a script, these are all keys that
-    /// it declares. For other commands, the first key is enough, since Redis refuses keys in several slots. The result
-    /// is empty if the command has no keys, or if they are not known.
+    /// Returns keys of a command that determine the command's slots in a Redis Cluster. For a command that runs a
+    /// script, these are all keys that the command declares. For other commands, the first key is enough, since Redis
+    /// refuses keys in several slots. The result is empty if the command has no keys, or if its keys are not known.
     #[must_use]
     pub fn slot_keys<'k, 'a>(&self, name: &[u8], arguments: &'k [&'a [u8]]) -> &'k [&'a [u8]] {
         let from = |first: usize, count: usize| {
@@ -434,7 +435,7 @@ impl CommandTable {
     }
 
     /// Returns whether the command names a key of pmnet's own. The server reports which arguments are keys. If the
-    /// server does not report them, every argument that looks like such a key counts.
+    /// server does not report the keys, every argument that looks like a key of pmnet's own counts.
     #[must_use]
     pub fn touches_records(&self, name: &[u8], arguments: &[&[u8]]) -> bool {
         let looks = |a: &&[u8]| a.starts_with(pmnet_wire::promise::RECORDS_PREFIX);

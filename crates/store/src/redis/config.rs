@@ -1,7 +1,7 @@
-//! The server's settings, and the durability of an effect at the time of the reply.
+//! The settings of the Redis server, and how durable an effect is when the reply is sent.
 //!
-//! The settings are checked at every load, not between loads. If an operator weakens a running Redis with CONFIG SET,
-//! pmnet notices it at the next reconnect.
+//! The settings are checked at every load, but not between loads. If an operator weakens the settings of a running
+//! Redis with CONFIG SET, pmnet notices it at the next reconnect.
 
 use std::collections::HashMap;
 
@@ -18,50 +18,51 @@ const REDIS_VERSION_MIN: (u32, u32) = (6, 2);
 /// First Redis with WAITAOF.
 const WAITAOF_VERSION: (u32, u32) = (7, 2);
 
-/// The writes that wait for Redis's sync if Redis does not sync before it replies (`--store-sync`).
+/// Which writes wait for Redis's sync, if Redis replies before it syncs (`--store-sync`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StoreSync {
-    /// All writes: replies wait for the sync, and devices keep updates that were acknowledged early until the sync.
+    /// All writes wait: a reply is sent after the sync, and devices keep updates that were acknowledged early until the
+    /// sync.
     #[default]
     Replies,
-    /// Only updates that were acknowledged early wait. A reply to a request does not wait for the sync.
+    /// Only updates that were acknowledged early wait. A reply to a request is sent before the sync.
     Updates,
-    /// No writes: a write counts as applied when Redis has replied.
+    /// No writes wait: a write counts as applied when Redis has replied.
     None,
 }
 
-/// The writes for which the adaptor waits.
+/// The purpose for which the adaptor waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitFor {
-    /// Writes that were acknowledged early, or pmnet's own records.
+    /// The adaptor waits for writes that were acknowledged early, or for pmnet's own records.
     Updates,
-    /// A reply.
+    /// The adaptor waits before it returns a reply.
     Reply,
 }
 
-/// Durability of a write at the time when the reply of this server is passed on.
+/// How durable a write is when the server returns its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Persistence {
     /// `appendfsync always`: Redis syncs before it replies.
     Always,
     /// WAITAOF: the adaptor waits for a sync that comes at once, or after a rewrite.
     WaitAof,
-    /// `appendfsync everysec` with WAITAOF: the adaptor waits for the sync that Redis makes once a second.
+    /// `appendfsync everysec` with WAITAOF: the adaptor waits for a sync, which Redis makes once a second.
     WaitSecond,
-    /// WAITAOF, only for writes that were acknowledged early.
+    /// WAITAOF, but only for writes that were acknowledged early.
     WaitUpdates,
-    /// `appendfsync always` with `no-appendfsync-on-rewrite yes`, and no command that waits for the sync.
+    /// `appendfsync always` with `no-appendfsync-on-rewrite yes`, on a Redis without a command that waits for the sync.
     ExceptRewrites,
-    /// AOF synced every second, and no command that waits for the sync.
+    /// The AOF is synced every second, and no command waits for the sync.
     EverySecond,
-    /// AOF that the kernel syncs whenever it chooses (`appendfsync no`).
+    /// The kernel syncs the AOF when it chooses to (`appendfsync no`).
     Kernel,
-    /// No AOF; there may be snapshots.
+    /// There is no AOF. A Redis without an AOF may still make snapshots.
     Off,
 }
 
 impl Persistence {
-    /// Returns a line for operators.
+    /// Returns a line that describes the durability to operators.
     #[must_use]
     pub fn describe(self, wait_replicas: u32) -> String {
         let own = match self {
@@ -129,29 +130,31 @@ impl Persistence {
 #[derive(Clone, Debug, Default)]
 struct Aof {
     enabled: bool,
-    /// A rewrite runs or is about to start.
+    /// Whether a rewrite of the AOF runs or is about to start.
     rewriting: bool,
-    /// This pmnet server, or the server that requested the rewrite, has seen that the AOF is complete.
+    /// Whether this pmnet server has seen that the AOF is complete, or the server that requested the rewrite has seen
+    /// it.
     known_whole: bool,
     fsync: Option<String>,
-    /// Redis does not sync during a rewrite (`no-appendfsync-on-rewrite`).
+    /// Whether Redis makes no sync during a rewrite (`no-appendfsync-on-rewrite`).
     pauses: bool,
-    /// The server has WAITAOF, which counts only syncs of a complete AOF.
+    /// Whether the server has WAITAOF, which counts only syncs of a complete AOF.
     waitaof: bool,
-    /// The writes that wait until the AOF is synced, as the operator has chosen (`--store-sync`).
+    /// Which writes wait until the AOF is synced, as the operator has chosen (`--store-sync`).
     sync: StoreSync,
 }
 
 impl Persistence {
-    /// Returns the durability of an effect at the moment when the server replies.
+    /// Returns how durable an effect is when the server replies.
     ///
     /// An AOF that was switched on while Redis runs protects nothing until its first rewrite has ended. INFO does not
-    /// show whether a rewrite is the first rewrite. (`aof_base_size` is also 0 in a new AOF. If the AOF was off for a
-    /// while, the value is that of the former AOF.) So the store waits for every rewrite, with two exceptions: this
-    /// server process saw a complete AOF at the last check, or pmnet has requested the rewrite ([`super::torn`]).
+    /// show whether a rewrite is the first rewrite. (`aof_base_size` does not help: it is 0 in a new AOF, too. After
+    /// the AOF was off for a while, the value is that of the former AOF.) So the store waits for every rewrite, except
+    /// in two cases. Either this server process saw a complete AOF at the last check, or pmnet itself has requested the
+    /// rewrite ([`super::torn`]).
     ///
     /// # Errors
-    /// `Retry` while the rewrite runs for which the store waits.
+    /// `Retry` while such a rewrite runs.
     fn judge(aof: &Aof) -> Result<Persistence, StoreError> {
         if !aof.enabled {
             return Ok(Persistence::Off);
@@ -189,13 +192,13 @@ impl Persistence {
 /// Facts about the connected Redis.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// Identifies the Redis process: each start of Redis has another run id.
+    /// Run id of the Redis process. Each start of Redis has another run id.
     pub run_id: String,
-    /// Durability of an effect when the server replies.
+    /// How durable an effect is when the server replies.
     pub persistence: Persistence,
-    /// Whether the AOF holds everything, as far as INFO can tell.
+    /// Whether the AOF holds all data, as far as INFO can tell.
     pub aof_is_whole: bool,
-    /// Action that the end of the AOF demands before anything is written.
+    /// The action that the end of the AOF requires before anything is written.
     pub torn_end: TornEnd,
     /// Number of databases (the setting `databases`). 0: Redis does not report the number, or is a node of a Redis
     /// Cluster, which may have only one database.
@@ -204,8 +207,8 @@ pub struct Facts {
 
 impl Facts {
     /// Asks Redis for its facts, and refuses a Redis that cannot keep the store's promises. `whole_aof_of`: run id of a
-    /// Redis process whose AOF was seen to be whole. `cluster`: the Redis must be a node of a Redis Cluster. `sync`:
-    /// the writes that may wait for a sync.
+    /// Redis process whose AOF was seen to be whole. `cluster`: whether the Redis must be a node of a Redis Cluster.
+    /// `sync`: the writes that may wait for a sync.
     ///
     /// # Errors
     /// `Fatal` for a server that must not be used, `Retry` for a server that is not ready yet.
@@ -253,7 +256,7 @@ impl Facts {
             known_whole: whole_aof_of == Some(field("run_id"))
                 || rewriting && rewrites_whole_aof(connection, &info)?,
             fsync: setting(connection, "appendfsync")?,
-            // If the setting cannot be read, assume the weakest value.
+            // If the setting cannot be read, the weakest value is assumed.
             pauses: setting(connection, "no-appendfsync-on-rewrite")?.as_deref() != Some("no"),
             waitaof: version >= WAITAOF_VERSION || !field("valkey_version").is_empty(),
             sync,
@@ -280,9 +283,9 @@ impl Facts {
     }
 }
 
-/// Returns whether the operator has switched the AOF on. INFO does not show whether the operator did so: while `BACKUP`
-/// of Redis 8.10 runs, there is an AOF, which INFO calls enabled. During that time Redis refuses WAITAOF, and
-/// afterwards the AOF is gone.
+/// Returns whether the operator has switched the AOF on. INFO does not show this: while `BACKUP` of Redis 8.10 runs,
+/// there is an AOF, which INFO calls enabled, even if the operator has not switched it on. During the backup Redis
+/// refuses WAITAOF, and after the backup the AOF is gone.
 fn is_appendonly(connection: &mut Connection) -> Result<bool, StoreError> {
     Ok(setting(connection, "appendonly")?.as_deref() != Some("no"))
 }
@@ -301,7 +304,7 @@ pub fn refused(error: &str, command: &str) -> StoreError {
     }
 }
 
-/// Returns the version, if it can keep the front's promises.
+/// Returns the version of Redis if this version can keep the front's promises.
 fn check_version(text: &str) -> Result<(u32, u32), StoreError> {
     let version = version(text);
     if version < REDIS_VERSION_MIN {
@@ -313,8 +316,8 @@ fn check_version(text: &str) -> Result<(u32, u32), StoreError> {
     Ok(version)
 }
 
-/// Refuses a Redis that evicts keys. Such a Redis may drop the records, and then it would be unknown which updates were
-/// applied.
+/// Refuses a Redis that evicts keys. A Redis that evicts keys may drop the records, and then it would be unknown which
+/// updates were applied.
 fn check_eviction(maxmemory: &str, policy: &str) -> Result<(), StoreError> {
     let limited = !matches!(maxmemory, "" | "0");
     if limited && policy.starts_with("allkeys-") {

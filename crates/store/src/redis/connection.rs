@@ -1,13 +1,13 @@
-//! One blocking connection to Redis: commands are collected, sent with one write, and their raw
-//! replies read in order.
+//! One blocking connection to Redis. Commands are collected and sent with one write, and their raw replies are read in
+//! order.
 //!
 //! Invariants:
 //!
 //! - Every call ends within [`CALL_SECONDS`] (plus one socket timeout). If Redis says on another connection that it
-//!   runs a script, the limit is [`SCRIPT_SECONDS`], because the caller must learn how the script ended.
+//!   runs a script, the limit is [`SCRIPT_SECONDS`], because the caller must learn the outcome of the script.
 //!
-//! - A connection that failed once is never used again: the owner drops it, because replies would no longer match
-//!   commands.
+//! - A connection that has failed once is never used again, because replies would no longer match commands. Its owner
+//!   drops it.
 //!
 //! - Between calls of the store the connection is in database 0, outside MULTI.
 //!
@@ -25,12 +25,12 @@ use pmnet_tls::{Distrust, Flags, Secret, Stream};
 use super::lookup::addresses;
 use super::url::RedisUrl;
 
-/// Longest time of one exchange (everything sent until its last reply), in seconds.
+/// Longest time of one exchange, in seconds. An exchange lasts from the sending of the commands until the last reply.
 pub const CALL_SECONDS: u64 = 5;
-/// Longest time of one exchange while Redis runs a script, in seconds. A client of a front waits for the same time by
-/// default.
+/// Longest time of one exchange while Redis runs a script, in seconds. By default, a client of a front waits for the
+/// same time.
 const SCRIPT_SECONDS: u64 = 10;
-/// Longest time of the question whether Redis runs a script, in seconds.
+/// Longest time in which Redis must answer whether it runs a script, in seconds.
 const BUSY_SECONDS: u64 = 1;
 /// Answer of Redis to all clients while it runs a script for longer than `busy-reply-threshold`.
 const BUSY: &[u8] = b"-BUSY ";
@@ -42,15 +42,15 @@ const ALIVE_EVERY: Duration = Duration::from_secs(2);
 const ALIVE_TIMES: u32 = 3;
 /// Bytes read from the socket at a time.
 const READ_BYTES: usize = 64 * 1024;
-/// Limits of replies. Redis's own largest string has 512 MiB. The longest line is longer than the longest reply that
-/// can be passed on. Only the time limit [`CALL_SECONDS`] bounds a whole reply.
+/// Limits of replies. Redis's own longest string has 512 MiB. The bound of a line exceeds the longest reply that can be
+/// passed on. A whole reply has no bound in bytes: only the time limit [`CALL_SECONDS`] bounds it.
 const REPLIES: ReplyLimits = ReplyLimits {
     line_bytes: 17 << 20,
     bulk_bytes: 1 << 30,
     reply_bytes: usize::MAX,
 };
 
-/// Names of the URL's options, for messages to an operator.
+/// Names of the options in the URL, for messages to an operator.
 const FLAGS: Flags = Flags {
     ca: "ca=FILE",
     certificate: "cert=FILE&key=FILE",
@@ -100,7 +100,7 @@ impl Write for Wire {
 pub struct Connection {
     stream: Wire,
     name: String,
-    /// Address of the Redis, to ask it whether it runs a script; `None` for the connection that asks this.
+    /// Address at which to ask whether Redis runs a script; `None` for a connection that asks this question.
     url: Option<RedisUrl>,
     /// Address to which the host name was resolved.
     pub peer: SocketAddr,
@@ -117,17 +117,17 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects, but sends nothing yet.
+    /// Connects to Redis, but sends no command yet.
     ///
     /// # Errors
-    /// `Retry` when the name does not resolve or no Redis answers.
+    /// `Retry` if the name does not resolve, or if no Redis answers.
     pub fn open(url: &RedisUrl) -> Result<Connection, StoreError> {
         let mut connection = Connection::open_within(url, CALL_SECONDS)?;
         connection.url = Some(url.clone());
         Ok(connection)
     }
 
-    /// Connects; each read and write takes at most `seconds`.
+    /// Connects to Redis with a limit of `seconds` for each read and write.
     ///
     /// # Errors
     /// The errors of [`Connection::open`].
@@ -204,7 +204,7 @@ impl Connection {
         &mut self.out
     }
 
-    /// Adds a SELECT if the connection is in another database. Returns whether a reply to the SELECT will come.
+    /// Adds a SELECT if the connection is in another database. Returns whether the SELECT will have a reply.
     pub fn add_select(&mut self, database: u32) -> bool {
         if self.database == database {
             return false;
@@ -214,10 +214,10 @@ impl Connection {
         true
     }
 
-    /// Writes the added commands, and starts the time of the exchange.
+    /// Writes the added commands, and starts the time limit of the exchange.
     ///
     /// # Errors
-    /// `Retry` on any failure.
+    /// `Retry` on any failure of the connection.
     pub fn send(&mut self) -> Result<(), StoreError> {
         self.begun = Instant::now();
         self.deadline = self.begun + Duration::from_secs(CALL_SECONDS);
@@ -236,7 +236,7 @@ impl Connection {
         self.stream
             .flush()
             .map_err(|error| self.failed_io(&error))?;
-        // The memory for a batch with the largest message must not stay in use for ever.
+        // The memory for a very large batch must not stay in use.
         self.out.clear();
         self.out.shrink_to(READ_BYTES);
         Ok(())
@@ -276,10 +276,10 @@ impl Connection {
         self.reply()
     }
 
-    /// Logs in as `url` says, and returns the reply; `None`: `url` has no password, so there is no login.
+    /// Logs in as `url` requires, and returns the reply; `None`: `url` has no password, so there is no login.
     ///
     /// # Errors
-    /// As [`Connection::call`].
+    /// The errors of [`Connection::call`].
     pub fn log_in(&mut self, url: &RedisUrl) -> Result<Option<Bytes>, StoreError> {
         if !self.add_login(url) {
             return Ok(None);
@@ -300,7 +300,7 @@ impl Connection {
         true
     }
 
-    /// Called when the time of the exchange is over: if Redis runs a script, extends this time.
+    /// Extends the time limit of the exchange if Redis runs a script. Called when the time limit has passed.
     fn wait_for_script(&mut self) -> Result<(), StoreError> {
         let until = self.begun + Duration::from_secs(SCRIPT_SECONDS);
         let more = self.deadline < until && self.url.as_ref().is_some_and(is_busy);
@@ -332,7 +332,7 @@ fn text(error: &std::io::Error) -> String {
     }
 }
 
-/// Switches keep-alive on: a machine that disappears without closing the connection is noticed within about ten
+/// Switches keep-alive on. If a machine disappears without closing the connection, it is noticed within about ten
 /// seconds, even while no command is sent.
 fn keep_alive(stream: &TcpStream) -> std::io::Result<()> {
     use rustix::net::sockopt;

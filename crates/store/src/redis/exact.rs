@@ -1,11 +1,11 @@
 //! Commands whose replies a script returns unchanged.
 //!
-//! A script gets a reply as a Lua value and encodes it as bytes again. This conversion loses information: nulls end an
-//! array, maps and sets lose their order, a null array and a null string become equal, and integers beyond 53 bits are
-//! rounded. Also, a client's code that may only read could write inside a script. So a script runs only the commands in
-//! the lists of this module, whose replies have none of these forms. All other commands, including unknown ones (of
-//! modules, of later versions of Redis), run between MULTI and EXEC, and their replies are Redis's own bytes
-//! (`execute`).
+//! A script gets each reply as a Lua value, and encodes the value as bytes again. This conversion loses information:
+//! nulls end an array, maps and sets lose their order, a null array and a null string become equal, and integers beyond
+//! 53 bits are rounded. Also, inside a script, code of a client that may only read could write. So a script runs only
+//! the commands in the lists of this module, whose replies have none of the forms that lose information. All other
+//! commands, including unknown ones (of modules, of later versions of Redis), run between MULTI and EXEC, and their
+//! replies are Redis's own bytes (`execute`).
 
 /// The replies of these commands are integers, statuses, strings, nulls, or arrays of these, in both protocols.
 /// `request.lua` runs these commands under RESP2.
@@ -109,7 +109,7 @@ const BOTH: &[&str] = &[
     "SRANDMEMBER",
     "SREM",
     "SUNIONSTORE",
-    // sorted sets: both protocols write their numbers as the same text
+    // sorted sets: their numbers have the same text in both protocols
     "ZADD",
     "ZCARD",
     "ZCOUNT",
@@ -151,8 +151,8 @@ const BOTH: &[&str] = &[
     "FLUSHDB",
     "SCRIPT",
 ];
-/// The replies of these commands are integers, statuses, strings, nulls or arrays of these under RESP2 only. Under
-/// RESP3 they are maps, sets, or arrays of pairs or doubles.
+/// Under RESP2 only, the replies of these commands are integers, statuses, strings, nulls or arrays of these. Under
+/// RESP3 their replies are maps, sets, or arrays of pairs or doubles.
 const RESP2: &[&str] = &[
     "HGETALL",
     "HRANDFIELD",
@@ -191,8 +191,7 @@ pub fn survives_script(name: &[u8], arguments: &[&[u8]], resp3: bool) -> bool {
     }
 }
 
-/// Returns whether the command makes Redis forget the scripts of clients. Wrong arguments are left to Redis, which
-/// reports them.
+/// Returns whether the command makes Redis forget the scripts of clients. Redis itself reports wrong arguments.
 #[must_use]
 pub fn is_script_flush(name: &[u8], arguments: &[&[u8]]) -> bool {
     name == b"SCRIPT" && arguments.len() >= 2 && arguments[1].eq_ignore_ascii_case(b"FLUSH")

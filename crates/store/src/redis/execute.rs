@@ -1,8 +1,8 @@
 //! `Store::execute` on Redis (module text, "A request that changes state").
 //!
-//! Requests are sent in groups, each with one write: reads unchanged, state-changing requests as a call of the request
-//! script. A request that needs MULTI is a group of its own. The replies of a group are returned after the whole group
-//! has become durable.
+//! Requests are sent in groups, each group with one write: reads unchanged, and state-changing requests as calls of the
+//! request script. A request that needs MULTI is a group of its own. The replies of a group are returned after the
+//! whole group has become durable.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -33,18 +33,18 @@ const GROUP_BYTES_MAX: usize = 1 << 20;
 /// A group is sent as soon as it has this many requests.
 const GROUP_REQUESTS_MAX: usize = 1024;
 /// Maximum number of scripts of `EVAL_RO` that this process remembers as kept in Redis. If there are more scripts, the
-/// process forgets all of them, and checks each of them again.
+/// process forgets all of them, and then checks each script again.
 const READ_SCRIPTS_MAX: usize = 10_000;
-/// Maximum number of scripts that Redis keeps for clients, as in `request.lua`.
+/// Maximum number of scripts that Redis keeps for clients; `request.lua` has the same bound.
 const SCRIPTS_MAX: usize = 10_000;
 /// Lua script that keeps the text of a client's script.
 const KEEP_LUA: &str = include_str!("keep.lua");
-/// Reply to a transaction of which Redis refused a command.
+/// Reply to a transaction that has a command which Redis refused.
 const EXECABORT: &[u8] = b"-EXECABORT Transaction discarded because of previous errors.\r\n";
-/// Maximum number of attempts to send a transaction again without commands that Redis refused while queueing.
+/// Maximum number of times that a transaction is sent again without commands that Redis refused to queue.
 const RESENDS_MAX: usize = 4;
 
-/// Returns whether Redis would run this `EVAL_RO`, given its number of keys.
+/// Returns whether the arguments of this `EVAL_RO` have a number of keys that Redis would accept.
 fn counts_keys(arguments: &[&[u8]]) -> bool {
     let count = arguments.get(2).and_then(|count| parse_integer(count));
     let count = count.and_then(|count| usize::try_from(count).ok());
@@ -123,7 +123,7 @@ impl RedisStore {
         self.finish_group(link, &mut group, replies)
     }
 
-    /// Turns a payload into a plan. May ask the server (for a database index), which ends the group.
+    /// Turns a payload into a plan. If Redis must be asked (whether a database exists), the group is finished first.
     fn plan<'a>(
         &mut self,
         link: &mut Link,
@@ -188,7 +188,7 @@ impl RedisStore {
         if unknown.is_empty() {
             return Ok(plan);
         }
-        // The command belongs to a module that was loaded later, was renamed, or does not exist.
+        // The command was loaded later with a module, or was renamed, or does not exist.
         self.finish_group(link, group, replies)?;
         for name in unknown {
             let reply = link.connection.call(&[b"COMMAND", b"INFO", &name])?;
@@ -223,16 +223,16 @@ impl RedisStore {
         Ok(databases)
     }
 
-    /// Returns the facts by which fronts reach and recognise the store directly. These facts are sent unencrypted, so
-    /// they contain no password. The address is numeric, because fronts must not wait for a resolver.
+    /// Returns the facts by which fronts reach the store directly and recognize it. Fronts get these facts unencrypted,
+    /// so the facts contain no password. The address is numeric, because fronts must not wait for a resolver.
     fn name(&self, link: &Link) -> StoreName {
         StoreName {
             address: link.connection.peer,
             run_id: link.facts.run_id.clone(),
             records: String::from_utf8_lossy(&self.hash).into_owned(),
             owner: String::from_utf8_lossy(&link.owner).into_owned(),
-            // If replies wait for a sync or for replicas, a plain read may show values that are not durable. In a Redis
-            // Cluster a transaction cannot have the records beside keys of another slot.
+            // If replies wait for a sync or for replicas, a plain read may show values that are not durable yet. In a
+            // Redis Cluster a transaction cannot have the records beside keys of another slot.
             reads: self.home.is_none()
                 && self.url.wait_replicas == 0
                 && !link.facts.persistence.waits(WaitFor::Reply),
@@ -246,9 +246,9 @@ impl RedisStore {
         }
     }
 
-    /// Prepares a request that asks Redis itself for scripts. Redis may lack a script that pmnet's records have: the
-    /// script came by an EVAL or SCRIPT LOAD inside pmnet's own script, or Redis was restarted. Loads the scripts that
-    /// the request names.
+    /// Prepares Redis for a request that names scripts by their digests. Redis may lack a script that pmnet's records
+    /// have: the script came by an EVAL or a SCRIPT LOAD inside pmnet's own script, or Redis was restarted. So this
+    /// function loads the scripts that the request names.
     fn know_scripts(&self, link: &mut Link, plan: &Plan<'_>) -> Result<(), StoreError> {
         for (name, arguments) in plan.runs().filter(|(name, a)| names_scripts(name, a)) {
             let named = if name == b"SCRIPT" {
@@ -391,7 +391,7 @@ impl RedisStore {
                     write_bulk(out, b"0");
                     write_bulk(out, reply);
                 }
-                // A script never gets a SELECT.
+                // A script never contains a SELECT.
                 Item::Select(_) => {
                     write_bulk(out, b"0");
                     write_bulk(out, &reply::OK);
@@ -406,7 +406,7 @@ impl RedisStore {
         }
     }
 
-    /// Sends a group, reads all its replies, waits until they are durable, and returns them.
+    /// Sends a group, reads all its replies, waits until its effects are durable, and returns the replies.
     fn finish_group(
         &mut self,
         link: &mut Link,
@@ -428,7 +428,7 @@ impl RedisStore {
             }));
             return Ok(());
         }
-        // pmnet's scripts change the watched hash, and any EXEC ends the watch.
+        // pmnet's scripts change the watched hash, and every EXEC ends the watch, too.
         let unwatched = wrote
             || group
                 .iter()
@@ -459,12 +459,12 @@ impl RedisStore {
             link.read_watch(&self.hash, true, &self.watermark)?;
         }
         if looks {
-            // If Redis is no longer the master, its answer for every key is that the key is at another node.
+            // A Redis that is no longer the master answers for every key that another node has it.
             expect_ok(&link.connection.reply()?)?;
         }
         if wrote {
             link.read_wait(WaitFor::Reply, self.url.wait_replicas)?;
-            // Commands other than these scripts may have written no record.
+            // Commands other than these scripts may not have written a record.
             self.seen_records |= scripts > unsettled.len();
         }
         if !unsettled.is_empty() {
@@ -475,7 +475,7 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Executes by MULTI, for commands that cannot run in a script.
+    /// Executes a request by MULTI, if its commands cannot run in a script.
     pub(super) fn run_transaction(
         &mut self,
         link: &mut Link,
@@ -533,7 +533,7 @@ impl RedisStore {
             let outcome = transaction.run(
                 &self.watermark,
                 &self.watermark,
-                // The reply of this item comes after the reply to WAIT.
+                // The reply of this item comes only after the reply to WAIT.
                 None,
                 Items::Asked,
             )?;
@@ -558,7 +558,7 @@ impl RedisStore {
                     self.owed.add(link, [record(field, prefix, &reply)]);
                     return Err(error);
                 }
-                // Commands that need no memory must still be executed and answered.
+                // The commands of the pack that need no memory must still be executed and answered.
                 Outcome::NoMemory(_) if plan.parts.is_some_and(|parts| parts > 1) => {
                     plan.keep_first();
                 }
@@ -593,8 +593,7 @@ impl RedisStore {
     }
 }
 
-/// Returns the error for requests of which Redis has executed only a part. The error names the records of these
-/// requests.
+/// Returns the error for requests of which Redis has executed only a part. The error names the records in `fields`.
 pub(super) fn half_done(torn: &Torn, fields: &[&[u8]]) -> StoreError {
     let kept = if torn.recorded { "" } else { "not " };
     let (what, records) = match fields {
@@ -637,8 +636,8 @@ pub(super) fn in_pack(plan: &Plan<'_>, replies: &[u8]) -> Bytes {
     out.into()
 }
 
-/// Returns the reply to a request whose commands have these results, in the form in which the request's record keeps
-/// it.
+/// Returns the reply to a request whose commands have these results. The reply is in the form in which the request's
+/// record keeps it.
 pub(super) fn reply_of(plan: &Plan<'_>, results: Vec<(usize, Bytes)>, field: &[u8]) -> Bytes {
     let mut reply = Vec::new();
     if plan.form == Form::Transaction {

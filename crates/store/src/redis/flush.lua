@@ -6,8 +6,8 @@ local function pmnet_is_ours(key)
   return shard and string.format('%.0f', tonumber(shard)) == shard and tonumber(shard) <= 4294967295
     and redis.call('TYPE', key).ok == 'hash'
 end
--- The hashes to keep over the command `name` in database `db`: names and values, by key. Raises an error if Redis does not
--- allow reading a hash, or writing it back unchanged. The function changes nothing.
+-- Returns the hashes that must be kept over the command `name` in database `db`: names and values, by key. Raises an
+-- error if Redis does not allow reading a hash, or writing it back unchanged. The function changes nothing.
 local function pmnet_kept(db, name)
   local kept = {}
   redis.setresp(2)

@@ -1,8 +1,9 @@
 //! The kind of the store's server: Redis, Valkey, or a server of another design with the same protocol.
 //!
-//! pmnet needs three properties besides the commands: a script takes effect as a whole and in the order of its
-//! connection; after a crash its effects are kept as a whole or not at all; and `INFO` names each process by a
-//! `run_id`. Servers of other makers accept the same commands, but lack these three properties.
+//! pmnet needs three properties besides the commands. A script takes effect as a whole and in the order of its
+//! connection. After a crash the script's effects are kept as a whole or not at all. `INFO` names each process by a
+//! `run_id`. Servers of other makers accept the same commands, but lack some of these three properties, or were not
+//! shown to have them.
 
 use std::collections::HashMap;
 
@@ -11,8 +12,8 @@ use pmnet_server::StoreError;
 use super::config::setting;
 use super::connection::Connection;
 
-/// Fields in `INFO` that reveal a server of another maker: the field, the server's name, and why it cannot be the
-/// store.
+/// Fields in `INFO` that reveal a server of another maker: the field, the server's name, and the reason why the server
+/// cannot be the store.
 const OTHERS: [(&str, &str, &str); 3] = [
     (
         "dragonfly_version",
@@ -33,10 +34,10 @@ const OTHERS: [(&str, &str, &str); 3] = [
 /// Settings of KeyDB by which several servers accept writes at the same time.
 const SEVERAL_MASTERS: [&str; 2] = ["active-replica", "multi-master"];
 
-/// Refuses servers on which pmnet's promises would not hold.
+/// Refuses a server on which pmnet's promises would not hold.
 ///
 /// # Errors
-/// `Fatal` for a server that lacks them, `Retry` if the server does not answer.
+/// `Fatal` for such a server, `Retry` if the server does not answer.
 pub fn check_kind(
     connection: &mut Connection,
     info: &HashMap<&str, &str>,
@@ -49,7 +50,7 @@ pub fn check_kind(
             )));
         }
     }
-    // Only KeyDB has this role, and the following settings.
+    // Only KeyDB has this role, and the settings that are read next.
     let mut several = info.get("role") == Some(&"active-replica");
     if info.contains_key("mvcc_depth") || several {
         for name in SEVERAL_MASTERS {
@@ -69,7 +70,7 @@ pub fn check_kind(
     Ok(())
 }
 
-/// Refuses a server that does not name its process.
+/// Refuses a server that does not identify its process.
 ///
 /// # Errors
 /// `Fatal` if there is no run id.

@@ -1,7 +1,7 @@
 //! Looks up the names of hosts without waiting long for a slow resolver.
 //!
-//! The system's resolver may need many seconds, so a thread asks it. The caller waits 300 ms at most, and then gets an
-//! error that tells it to ask again. The answer is kept until the next call.
+//! The system's resolver may need many seconds, so a thread asks it. The caller waits at most 300 ms, and then gets an
+//! error that means "ask again". The thread's answer is kept until the next call.
 
 use std::collections::BTreeMap;
 use std::io::{Error, ErrorKind, Result};
@@ -15,13 +15,14 @@ const PATIENCE: Duration = Duration::from_millis(300);
 
 type Answer = Receiver<Result<Vec<SocketAddr>>>;
 
-/// Lookups that have no answer yet, by name and port. There is at most one lookup for each host name of a store.
+/// Lookups that were started and whose answer was not taken yet, by name and port. There is at most one lookup for each
+/// host name of a store.
 static ASKED: Mutex<BTreeMap<(String, u16), Answer>> = Mutex::new(BTreeMap::new());
 
 /// Returns the addresses of a host.
 ///
 /// # Errors
-/// The system's errors; [`ErrorKind::TimedOut`]: there is no answer yet.
+/// The system's errors. [`ErrorKind::TimedOut`] means that there is no answer yet.
 pub fn addresses(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
     if let Ok(ip) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(ip, port)]);
@@ -45,7 +46,7 @@ fn within(
             let (tell, answer) = channel();
             let place = name.clone();
             let ask = move || {
-                // The caller may have stopped waiting.
+                // The caller may no longer be waiting.
                 let _ = tell.send(resolve((&place.0, place.1)));
             };
             std::thread::Builder::new()

@@ -1,10 +1,10 @@
-//! Finds the address of the master: a thread asks the Sentinels or nodes for it at regular intervals.
+//! Finds the address of the master: a thread asks Sentinels or nodes for the address at regular intervals.
 //!
-//! Sentinels are asked for the master of a name (`super::sentinel`); nodes of a Redis Cluster are asked for the master
-//! that serves a slot (`super::cluster`). A majority of the processes that are asked must have answered lately. The
-//! answer with the highest configuration epoch counts, because it is the outcome of the latest failover. An answer is
-//! only an address. As with any Redis, the store itself checks role, records and owner (`super::owner`): whether it may
-//! write there, and whether all that was confirmed is present.
+//! Sentinels are asked for the master that has a name (`super::sentinel`). Nodes of a Redis Cluster are asked for the
+//! master that serves a slot (`super::cluster`). A majority of the processes that are asked must have answered lately.
+//! The answer with the highest configuration epoch counts, because it is the outcome of the latest failover. The answer
+//! is only an address. As with any Redis, the store itself checks role, records and owner (`super::owner`): whether it
+//! may write at this address, and whether all confirmed effects are present.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +26,7 @@ pub const ASKED_MAX: usize = 16;
 const PAUSE: Duration = Duration::from_millis(250);
 /// Longest time of one question to a Sentinel or node, in seconds.
 pub const ASK_SECONDS: u64 = 1;
-/// Time for which a store waits for the first answers before it reports that they are missing.
+/// Time for which a store waits for the first answers before it reports that they have not come.
 const FIRST_ANSWER: Duration = Duration::from_secs(2);
 
 /// The master to find.
@@ -34,25 +34,25 @@ const FIRST_ANSWER: Duration = Duration::from_secs(2);
 pub enum Wanted {
     /// The master that Sentinels know by this name.
     Named(String),
-    /// The master that serves these slots of a Redis Cluster. pmnet's records are in the first slot.
+    /// The master that serves these slots of a Redis Cluster. The first of these slots has pmnet's records.
     Slots(Vec<RangeInclusive<u16>>),
 }
 
-/// Processes to ask for a master, and its name.
+/// The processes that are asked for a master, and the name of the master.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guides {
     /// Hosts and ports of the Sentinels or nodes.
     pub places: Vec<(String, u16)>,
     /// The master to find.
     pub wanted: Wanted,
-    /// User for the Sentinels, which have users of their own.
+    /// User for the Sentinels. Sentinels have users of their own.
     pub user: Option<String>,
     /// Password for Sentinels.
     pub password: Option<Secret>,
 }
 
 impl Guides {
-    /// Returns the first slot if the master is found by slots; pmnet's records are in this slot.
+    /// Returns the first slot if the master is found by its slots. This slot has pmnet's records.
     pub fn home(&self) -> Option<u16> {
         match &self.wanted {
             Wanted::Named(_) => None,
@@ -68,7 +68,7 @@ impl Guides {
         }
     }
 
-    /// Returns a text for people that names the master to find.
+    /// Returns a text for messages that names the master to find.
     fn wanted_text(&self) -> String {
         match &self.wanted {
             Wanted::Named(name) => format!("the master {name:?}"),
@@ -76,7 +76,7 @@ impl Guides {
         }
     }
 
-    /// Returns a text for operators with the processes and the master.
+    /// Returns a text for operators with the asked processes and the master.
     pub fn text(&self) -> String {
         format!(
             "{} of the {} at {}",
@@ -86,14 +86,14 @@ impl Guides {
         )
     }
 
-    /// Returns `host:port, host:port`.
+    /// Returns all places in the form `host:port, host:port`.
     pub fn places_text(&self) -> String {
         let all: Vec<String> = self.places.iter().map(endpoint).collect();
         all.join(",")
     }
 }
 
-/// Returns `host:port`, with brackets around an IPv6 address.
+/// Returns a place in the form `host:port`, with brackets around an IPv6 address.
 pub fn endpoint((host, port): &(String, u16)) -> String {
     if host.contains(':') {
         format!("[{host}]:{port}")
@@ -109,7 +109,7 @@ pub struct Master {
     pub host: String,
     /// The master's TCP port.
     pub port: u16,
-    /// Configuration epoch: each failover has a higher epoch.
+    /// Configuration epoch, which is higher after each failover.
     pub epoch: u64,
 }
 
@@ -117,7 +117,7 @@ pub struct Master {
 struct State {
     /// Answer of the majority in the last round, or the reason why a majority did not answer.
     known: Option<Result<Master, String>>,
-    /// Master of the latest epoch that was ever known.
+    /// The master with the latest epoch of all that were ever named.
     latest: Option<Master>,
     /// Host and port that the store uses.
     used: Option<(String, u16)>,
@@ -138,17 +138,17 @@ impl Shared {
     }
 }
 
-/// The processes that know one master. A thread asks these processes until this value is dropped.
+/// The processes that know where a master is. A thread asks these processes until this value is dropped.
 pub struct Masters {
     shared: Arc<Shared>,
     kind: &'static str,
 }
 
 impl Masters {
-    /// Starts the questions, with the settings of `url` ([`RedisUrl::guide`]).
+    /// Starts asking, with the connection settings of `url` ([`RedisUrl::guide`]).
     ///
     /// # Errors
-    /// The system cannot start a thread.
+    /// The system could not start a thread.
     pub fn start(guides: Guides, url: RedisUrl) -> Result<Masters, OpenError> {
         let shared = Arc::new(Shared::default());
         let (asks, kind) = (shared.clone(), guides.kind());
@@ -165,7 +165,7 @@ impl Masters {
         StoreError::Retry(format!("PM2509 none of the {} has answered yet", self.kind))
     }
 
-    /// Returns the current address of the master. From now on this address counts as the address in use.
+    /// Returns the current address of the master. From now on, this address counts as the address that the store uses.
     ///
     /// # Errors
     /// `Retry`: no majority names a master.
@@ -180,7 +180,7 @@ impl Masters {
             let waited = self.shared.answered.wait_timeout(state, left);
             (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
-        // If the master moves again, the next round sets the flag again.
+        // If the master moves again, the next round of questions sets the flag again.
         self.shared.moved.store(false, Ordering::Release);
         match &state.known {
             Some(Ok(master)) => {
@@ -206,7 +206,7 @@ impl Masters {
 
 impl Drop for Masters {
     fn drop(&mut self) {
-        // The thread may be waiting for an answer, and ends after the answer.
+        // The thread may be waiting for an answer. The thread ends when the answer has come.
         self.shared.over.store(true, Ordering::Release);
     }
 }
@@ -236,7 +236,7 @@ fn ask_until_over(guides: &Guides, url: &RedisUrl, shared: &Shared) {
 fn take(shared: &Shared, kind: &str, found: Result<Master, String>) {
     let mut state = shared.state();
     let found = match (found, &state.latest) {
-        // The processes that answered do not know of the latest failover, which other processes have reported.
+        // Other processes have reported a later failover, of which the processes that answered do not know.
         (Ok(master), Some(latest)) if master.epoch < latest.epoch => Err(format!(
             "PM2506 the {kind} that answer name {} as the master of epoch {}, and epoch {} was known before",
             endpoint(&(master.host, master.port)),

@@ -1,66 +1,72 @@
 //! A Redis or Valkey server as the store. The server is unmodified, and other clients may use it at the same time.
 //!
-//! **Where the records are.** One hash `pmnet:{SHARD}` in database 0, with one field for each record;
-//! scripts of clients in `pmnet:{SHARD}:scripts`. Commands that name such keys are refused.
+//! **Where the records are.** The records are one hash `pmnet:{SHARD}` in database 0, with one field for each record.
+//! Scripts of clients are in `pmnet:{SHARD}:scripts`. Commands that name one of these keys are refused.
 //!
 //! **A master of a Redis Cluster** ([`cluster`]): the hash is `pmnet:{SHARD-N}`, in a slot of this master. Scripts may
-//! use all slots that the master serves; before anything else they check that it serves the slots they need. A
-//! transaction has keys of only one slot, and scripts inside the transaction change the records.
+//! use all slots that the master serves. Before anything else, a script checks that the master serves the slots that
+//! the script needs. A transaction has keys of only one slot, and changes the records by scripts inside the
+//! transaction.
 //!
 //! **A batch** (`apply`) is one script. First the script tries, for the whole batch, every step that could fail
 //! (rights, SELECT, the needs of a flush). Then the records change, and then the effects happen. Redis writes a
-//! script's effects to its AOF as one transaction, and drops a torn transaction when it loads (for good only if it then
-//! rewrites the AOF: [`torn`]). So effects and records are kept or lost together.
+//! script's effects to its AOF as one transaction, and drops a torn transaction when it loads the AOF. (The torn
+//! transaction is dropped for good only if Redis then rewrites the AOF: [`torn`].) So effects and records are kept or
+//! lost together.
 //! - If Redis refuses a command for a temporary reason (memory, read-only, rights, …), the batch fails and nothing has
 //!   run. A command that is refused for good (unknown command) is left out, and the rest is sent again. If a command
 //!   fails while it runs (wrong type, …), the other commands still take effect.
-//! - MULTI … EXEC is not safe for a batch: rights can change between queueing and EXEC, so EXEC could refuse an
-//!   acknowledged command and still write its watermark. MULTI … EXEC is used only for a batch that cannot run in a
-//!   script (thousands of arguments). Before Redis 7 a script cannot check rights beforehand.
+//! - MULTI … EXEC is not safe for a batch, because rights can change between queueing and EXEC. EXEC could then refuse
+//!   an acknowledged command and still write the batch's watermark. MULTI … EXEC is used only for a batch that cannot
+//!   run in a script (thousands of arguments). Before Redis 7, a script cannot check rights before it runs a command.
 //! - Neighbouring plain SETs are called as one MSET ([`runs`]), because in a script a call costs more than
 //!   its effect.
 //! - A command that a front acknowledged early by its own rule ([`promise`]) is never left out. If Redis refuses such a
-//!   command, the batch waits until Redis has been put right, or the shard stops.
+//!   command, the batch waits until the cause is removed, or the shard stops.
 //!
 //! **A request that changes state** (`execute` with a record) runs in one Lua script, which encodes the replies and
-//! writes them into the record. So effect and reply are one atomic step, in the AOF and in replicas too (Redis
+//! writes them into the record. So effect and reply are one atomic step, in the AOF and in replicas, too (Redis
 //! replicates effects, not scripts). Before the first effect the script writes [`LOST_REPLY`] into the record. If Redis
-//! accepts no writes at the moment (memory, replicas, rights, disk, …), it refuses the write of [`LOST_REPLY`]: nothing
-//! has happened, and the request can be tried again. After the write of [`LOST_REPLY`] nothing is ever tried again.
-//! When memory is short, only commands that need memory are refused, with Redis's own error, which is a reply like any
-//! other. One thing differs from plain Redis: if a client's script raises an error, the error's text is shorter.
+//! accepts no writes at the moment (memory, replicas, rights, disk, …), it refuses this first write. If the first write
+//! is refused, nothing has happened, and the request can be tried again. After [`LOST_REPLY`] has been written, no step
+//! is tried again. When memory is short, Redis refuses only commands that need memory. Its error is then a reply like
+//! any other. One thing differs from plain Redis: if a client's script raises an error, the text of the error is
+//! shorter.
 //!
 //! Some commands use MULTI instead: those that cannot run in a script (BLPOP, FCALL, CONFIG, …), and those whose
 //! replies a script cannot return unchanged ([`exact`]: XREADGROUP, EVAL_RO, maps of RESP3, all unknown commands, …).
-//! One transaction contains the command, and a record with the reply [`LOST_REPLY`]; a second step writes the true
+//! One transaction contains the command, and a record with the reply [`LOST_REPLY`]. A second step writes the true
 //! reply into the record. Requests of several clients that wait at the same time share both steps ([`together`]).
-//! [`LOST_REPLY`] becomes visible only if this process crashes between the two steps, and even then nothing runs twice.
-//! In EXEC, Redis checks rights again for each command, and continues after a command that it refuses. So the commands
-//! run in the database that was selected before MULTI, and scripts change the records, in their own database or not at
-//! all. A record that Redis refuses in EXEC, or later, is *owed*: this process keeps it until Redis accepts it. If
-//! Redis is restarted before it accepts the record, and has nothing of the record, the record becomes [`LOST_REPLY`].
+//! [`LOST_REPLY`] becomes visible only if this process crashes between the two steps. After such a crash, too, no
+//! command runs twice. During EXEC, Redis checks rights again for each command. Redis refuses a command without the
+//! right, and continues with the next command. So the commands run in the database that was selected before MULTI. The
+//! records are changed by scripts, which either find their own database or change nothing. A record that Redis refuses
+//! in EXEC, or later, is *owed*: this process keeps it until Redis accepts it. If Redis is restarted before it accepts
+//! the record, and has nothing of the record, the record's reply becomes [`LOST_REPLY`].
 //!
-//! **FLUSHALL, FLUSHDB** run in a script that keeps the hashes of all shards in one atomic step with the flush.
+//! **FLUSHALL, FLUSHDB** run in a script that flushes, and keeps the hashes of all shards, in one atomic step.
 //!
-//! **Code of clients** (EVAL) runs with its own `redis` object, and reaches neither the true `redis` object nor the
-//! records. Functions (FCALL), and EVAL in one transaction with commands that cannot run in a script, run unchanged:
-//! the shard's hash is compared before and after, and a change stops the shard. The shard's scripts and the hashes of
-//! other shards are not compared. SCRIPT FLUSH runs in Redis and deletes the shard's scripts. A command that asks Redis
-//! for scripts by their digests finds the kept scripts too, since they are loaded before it runs.
+//! **Code of clients** (EVAL) runs with a `redis` object of its own, and can reach neither the true `redis` object nor
+//! the records. Functions (FCALL) run unchanged, and so does an EVAL in one transaction with commands that cannot run
+//! in a script. The shard's hash is compared before and after such code, and a change stops the shard. The shard's
+//! scripts and the hashes of other shards are not compared. SCRIPT FLUSH runs in Redis and deletes the shard's scripts.
+//! A command that asks Redis for scripts by their digests finds the kept scripts, too, because they are loaded before
+//! the command runs.
 //!
 //! **Commands that are not known by name** (of newer servers, of modules) are treated by their facts from `COMMAND`
-//! ([`commands`]). A command that changes keys without naming them is refused, since pmnet's keys could be among them.
-//! A command that keeps state in its connection is refused too, since clients share the connection.
+//! ([`commands`]). A command that changes keys without naming them is refused, because pmnet's keys could be among
+//! them. A command that keeps state in its connection is refused, too, because clients share the connection.
 //!
 //! **pmnet's keys are hidden** from KEYS, SCAN, RANDOMKEY and DBSIZE, but not from code of clients ([`own_keys`]).
 //!
-//! **Interference** (FLUSHALL on Redis itself, a second server for the shard, a late command of an abandoned
-//! connection): at their start, scripts compare the watermark and the owner, which every `load` changes ([`owner`]).
-//! For MULTI the hash is WATCHed between calls. If a comparison fails, `load` finds the reason. Three reasons are
-//! fatal: another process took over; the records are gone or older than known; the records are newer than known.
+//! **Interference** has several causes: FLUSHALL on Redis itself, a second server for the shard, or a late command of
+//! an abandoned connection. So each script first compares the watermark and the owner, which every `load` changes
+//! ([`owner`]). For a MULTI, the hash is WATCHed between calls. If a comparison fails, the next `load` finds the
+//! reason. Three reasons are fatal: another process took over; the records are gone or older than known; the records
+//! are newer than known.
 //!
-//! **Durable** means what the server's configuration allows ([`config::Persistence`]). WAITAOF and WAIT
-//! follow the batch on the same connection. Any failure drops the connection; only `load` connects again.
+//! **Durable** means what the server's configuration allows ([`config::Persistence`]). WAITAOF and WAIT follow the
+//! batch on the same connection. Any failure ends the connection; only `load` connects again.
 
 mod apply;
 mod cluster;
@@ -108,15 +114,15 @@ use pending::{expect_ok, not_understood};
 use record::Owed;
 pub(crate) use url::RedisUrl;
 
-/// Field of the records whose value only grows (compared as big-endian bytes).
+/// Field of the records whose value only grows (compared as a big-endian number).
 const WATERMARK: &[u8] = b"watermark";
-/// Longest time of WAIT and WAITAOF, in milliseconds; below the deadline of a call.
+/// Longest time of WAIT and WAITAOF, in milliseconds. This time is shorter than the time limit of a call.
 const WAIT_MILLISECONDS: &str = "4000";
-/// The reply that a record has from before a request's first effect until its true reply is known.
+/// The reply in a record before the true reply is known: from a request's first effect until its last step.
 const LOST_REPLY: &[u8] = b"-ERR pmnet: applied, reply lost in a crash\r\n";
-/// Runs a FLUSHALL that keeps the records.
+/// Lua function that runs a flush and keeps the records.
 const FLUSH_LUA: &str = include_str!("flush.lua");
-/// Runs one state-changing request.
+/// Lua script that executes one state-changing request.
 const REQUEST_LUA: &str = concat!(
     passing_lua!(),
     include_str!("slots.lua"),
@@ -124,38 +130,38 @@ const REQUEST_LUA: &str = concat!(
     include_str!("request.lua")
 );
 
-/// Applies one batch.
+/// Lua script that applies one batch.
 const APPLY_LUA: &str = concat!(
     include_str!("slots.lua"),
     include_str!("flush.lua"),
     include_str!("apply.lua")
 );
 
-/// A Redis or Valkey server that holds the data and the records of one shard, as the module's text describes.
+/// A Redis or Valkey server that holds the data and the records of one shard, as the text of this module describes.
 pub struct RedisStore {
     url: RedisUrl,
-    /// If `url` asks for Sentinels or nodes, these name the Redis to connect to.
+    /// If `url` names Sentinels or nodes, they give the address of the Redis to connect to.
     masters: Option<Masters>,
     /// Slot of the records, if the Redis is a master of a Redis Cluster.
     home: Option<u16>,
-    /// Last message about slots in the wrong place, so that it is not logged twice.
+    /// Last logged message about slots of other nodes, so that no message is logged twice.
     unfit_slots: Option<String>,
     hash: Vec<u8>,
     scripts: Vec<u8>,
     /// Hashes of the texts that this process has run with `EVAL_RO`.
     read_scripts: std::collections::HashSet<u64>,
     link: Option<Link>,
-    /// The commands of the Redis process with this run id, which cannot change while it runs.
+    /// The commands of the Redis process with this run id. The commands of a Redis process cannot change while it runs.
     known_commands: Option<(String, CommandTable)>,
-    /// Run id of the server process whose AOF was seen to be whole.
+    /// Run id of the Redis process whose AOF was seen to be whole.
     whole_aof_of: Option<String>,
     owner: Owner,
     owed: Owed,
     /// Last value of the field `watermark` that this process wrote or read.
     watermark: Bytes,
-    /// Value of the field `watermark` after the batch in flight, until the outcome of that batch is known.
+    /// Value that the field `watermark` will have after the batch in flight, until the outcome of this batch is known.
     in_flight: Option<Bytes>,
-    /// The highest number of databases that a Redis of this shard had, as far as is known.
+    /// The highest number of databases that any Redis of this shard is known to have had.
     databases: u32,
     /// In a Redis Cluster, the slots that the master served when it was connected.
     served_slots: Vec<RangeInclusive<u16>>,
@@ -167,7 +173,7 @@ pub struct RedisStore {
     rejected: u64,
 }
 
-/// A connection from which the records were loaded: their hash is watched, and the scripts are in Redis.
+/// A connection on which the records were loaded. Their hash is watched, and the scripts are in Redis.
 struct Link {
     connection: Connection,
     commands: CommandTable,
@@ -178,14 +184,14 @@ struct Link {
     apply_sha: Vec<u8>,
     /// Value of the field `owner` with which this link's writes take effect.
     owner: Bytes,
-    /// The reason why Redis accepts no writes; `None`: Redis accepts writes. With such a reason, the records were only
-    /// read, and nothing may be written.
+    /// The reason why Redis accepts no writes; `None`: Redis accepts writes. If there is such a reason, the records
+    /// were only read, and nothing may be written.
     writes_refused: Option<String>,
     /// Slot of the records, if the Redis is a master of a Redis Cluster.
     home: Option<u16>,
 }
 
-/// Returns the key of the hash with a shard's records; for a master of a Redis Cluster, the key is in slot `home`.
+/// Returns the key of the hash with a shard's records. For a master of a Redis Cluster, this key is in the slot `home`.
 fn records_name(shard: u32, home: Option<u16>) -> String {
     home.map_or_else(
         || format!("pmnet:{{{shard}}}"),
@@ -194,7 +200,7 @@ fn records_name(shard: u32, home: Option<u16>) -> String {
 }
 
 impl RedisStore {
-    /// Returns a store for one shard; connects in [`Store::load`].
+    /// Makes a store for one shard. The store connects in [`Store::load`].
     ///
     /// # Errors
     /// [`OpenError::Url`], [`OpenError::Random`].
@@ -228,8 +234,9 @@ impl RedisStore {
         })
     }
 
-    /// Makes a running server wait for the end of a fault that would stop a server at its start: Redis was changed
-    /// while the server ran, and can be changed back. The devices keep acknowledged updates meanwhile.
+    /// Turns a fault that would stop a server at its start into one for which a running server waits. Redis was changed
+    /// while the server ran, so the change can be undone. While the server waits, the devices keep acknowledged
+    /// updates.
     fn patient(&self, error: StoreError) -> StoreError {
         match error {
             StoreError::Fatal(text) if self.served => StoreError::Retry(format!(
@@ -316,7 +323,7 @@ impl RedisStore {
         })
     }
 
-    /// Returns Redis's name for the user of this store.
+    /// Returns the name of this store's user in Redis.
     fn user(&self) -> &str {
         self.url.user.as_deref().unwrap_or("default")
     }
@@ -330,7 +337,7 @@ impl RedisStore {
     /// Counts and reports an effect that will never be applied and was not promised.
     fn reject(&mut self, why: &str) {
         self.rejected += 1;
-        // The more rejections there are, the less often they are logged, so that they do not flood the log.
+        // The more rejections there are, the fewer of them are logged, so that they do not flood the log.
         if self.rejected.is_power_of_two() {
             tracing::warn!(
                 total = self.rejected,
@@ -342,12 +349,12 @@ impl RedisStore {
 }
 
 impl Link {
-    /// Adds the commands that wait until earlier writes are as durable as this purpose needs.
+    /// Adds the commands that wait until earlier writes are as durable as this purpose requires.
     fn add_wait(&mut self, what: WaitFor, replicas: u32) {
         let replicas_text = replicas.to_string();
         match (self.facts.persistence.waits(what), replicas) {
             (true, _) => {
-                // WAITAOF counts replicas that have the data on disk; a replica without an AOF never counts.
+                // WAITAOF counts replicas that have the data on disk, so a replica without an AOF never counts.
                 let arguments: [&[u8]; 4] = [
                     b"WAITAOF",
                     b"1",
@@ -412,8 +419,8 @@ impl Link {
         database == 0 || self.databases.contains(&database)
     }
 
-    /// Returns whether commands of this connection may run in this database. Each database is checked once. The inner
-    /// error comes from Redis itself: the database does not exist, or the user may not use it.
+    /// Returns whether commands of this connection may run in this database. Each database is checked once for each
+    /// connection. The inner error comes from Redis itself: the database does not exist, or the user may not use it.
     fn try_database(&mut self, database: u32) -> Result<Result<(), String>, StoreError> {
         if self.knows_database(database) {
             return Ok(Ok(()));

@@ -1,7 +1,7 @@
-//! Hides pmnet's own keys: commands that list or count the keys of a database leave these keys out.
+//! Hides pmnet's own keys: commands that list or count the keys of a database do not show these keys.
 //!
-//! pmnet's keys are only in database 0. There, a script runs the client's command and removes pmnet's keys from its
-//! reply. Answers to code of a client (`redis.call('KEYS', …)`) are not changed.
+//! pmnet's keys are only in database 0. In database 0, a script runs the client's command and removes pmnet's keys from
+//! its reply. Answers to code of a client (`redis.call('KEYS', …)`) are not changed.
 
 /// ARGV: pmnet's two keys, the common prefix of pmnet's keys, and the command.
 const WITHOUT_OWN_LUA: &str = "local records, scripts, prefix = unpack(ARGV, 1, 3)
@@ -26,8 +26,7 @@ elseif name == 'DBSIZE' and type(reply) == 'number' then
 end
 return reply";
 
-/// Returns whether the command lists or counts keys. A wrong number of arguments is left to Redis, which reports the
-/// error.
+/// Returns whether the command lists or counts keys. Redis itself reports a wrong number of arguments.
 fn shows_keys(name: &[u8], arguments: usize) -> bool {
     match name {
         b"DBSIZE" | b"RANDOMKEY" => arguments == 1,
@@ -37,10 +36,10 @@ fn shows_keys(name: &[u8], arguments: usize) -> bool {
     }
 }
 
-/// pmnet's keys in a store.
+/// The names of pmnet's keys in a store.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnKeys<'a> {
-    /// The hash with position and sessions.
+    /// The hash with the position in the log and the sessions.
     pub records: &'a [u8],
     /// The hash with the scripts of clients.
     pub scripts: &'a [u8],
@@ -48,7 +47,7 @@ pub struct OwnKeys<'a> {
 
 impl<'a> OwnKeys<'a> {
     /// Returns the command that is sent in place of the client's command, if the client's command must be changed.
-    /// `name`: in upper case.
+    /// `name`: the command's name in upper case.
     #[must_use]
     pub fn hidden(
         &self,

@@ -1,19 +1,20 @@
-//! The owner of a shard's records: only the process that read them last may write.
+//! The owner of a shard's records: only the process that read the records last may write.
 //!
-//! A command can run long after its connection was given up: its bytes wait in a socket of a busy Redis, while the
+//! A command can run long after its connection was given up. Its bytes wait in a socket of a busy Redis, while the
 //! process has connected again, or was killed and replaced. So `load` writes a new value, the *owner*, into the hash in
-//! the same atomic step in which it reads the records. If the owner has changed, writes of this store have no effect:
-//! scripts compare the owner, and transactions run under a WATCH that was placed before the owner was last seen. `load`
-//! replaces only the owner that it has seen, so a late `load` of a dead process cannot take over either.
+//! the same atomic step in which it reads the records. If the owner in the hash has changed, writes of this store have
+//! no effect. Scripts compare the owner, and transactions run under a WATCH that began before the owner was last read.
+//! `load` replaces only the owner that it has read, so a late `load` of a dead process cannot take over, either.
 //!
-//! A refusal on the present connection therefore has only one reason: another process has taken over.
-//! Then this process stops; otherwise the two processes would take the shard from each other for ever.
+//! A refusal on the present connection therefore has only one reason: another process has taken over. If another
+//! process has taken over, this process stops. Without this rule, two processes would take the shard from each other
+//! again and again.
 //!
-//! If Redis refuses all writes for a temporary reason, a process that is still named as the owner reads the records,
-//! but does not become the owner again. Reads go on, and every write leads to another `load`. A process that was never
-//! the owner waits, and answers nothing. Otherwise the owner could write the records as soon as Redis accepts writes,
-//! and the values read by this process would be old. A device that receives an old watermark or epoch assumes that the
-//! store lost data.
+//! If Redis refuses all writes for a temporary reason, a process that the hash still names as the owner reads the
+//! records, but does not claim them again. Such a process answers reads, and every write leads to another `load`. A
+//! process that was never the owner waits, and answers no requests. Otherwise the owner in the hash could write the
+//! records as soon as Redis accepts writes, and the values that the waiting process has read would be old. A device
+//! that receives an old watermark or epoch assumes that the store lost data.
 
 use std::collections::HashMap;
 
@@ -26,23 +27,25 @@ use super::passing::is_passing;
 use super::{Link, RedisStore, WATERMARK};
 use crate::OpenError;
 
-/// Field of the hash that names the owner. The owner is not a record.
+/// Field of the hash that names the owner. This field is not a record.
 pub const OWNER: &[u8] = b"owner";
-/// Field of the hash with the highest number of databases that a Redis of this shard had. The number is not a record.
+/// Field of the hash with the highest number of databases that a Redis of this shard had. This field is not a record.
 const DATABASES: &[u8] = b"databases";
-/// Field that the hash has while code of a client runs, and keeps if the code changed the records (`transaction`); no
-/// record.
+/// Field that the hash has while code of a client runs. The field stays if the code changed the records
+/// (`transaction`). It is not a record.
 const SEAL: &[u8] = b"seal";
-/// Smallest and largest number of fields in one piece of the records, and a number of bytes. If a piece has more bytes
-/// than this, the next piece has the smallest number of fields. (The record of a reply has up to 16 MiB.)
+/// Minimum number of fields in one piece of the records.
 const PIECE_FIELDS_MIN: usize = 16;
+/// Maximum number of fields in one piece of the records.
 const PIECE_FIELDS_MAX: usize = 8192;
+/// If a piece has more bytes than this, the next piece has [`PIECE_FIELDS_MIN`] fields. (The record of a reply has up to
+/// 16 MiB.)
 const PIECE_BYTES: usize = 4 << 20;
-/// First word of the error of pmnet's scripts if the records have another owner.
+/// First word of the error that pmnet's scripts raise if the records have another owner.
 pub const FENCED: &str = "FENCED";
-/// Takes the hash over from the owner ARGV[1] (empty: none) for ARGV[2], and notes that its Redis has had ARGV[3]
-/// databases. Returns the watermark of the hash. HDEL comes first: Redis permits HDEL when memory is short, and then
-/// permits all commands that follow.
+/// Claims the hash for the owner ARGV[2] if its owner is ARGV[1] (empty: none), and notes that its Redis has had
+/// ARGV[3] databases. Returns the watermark of the hash. HDEL comes first: Redis permits HDEL when memory is short, and
+/// after it permits all further commands of the script.
 const CLAIM_LUA: &str = "if (redis.call('HGET', KEYS[1], 'owner') or '') ~= ARGV[1] then
   return {err = 'TRYAGAIN another process loads the records, too'}
 end
@@ -53,10 +56,11 @@ if tonumber(ARGV[3]) > (tonumber(redis.call('HGET', KEYS[1], 'databases')) or 0)
   redis.call('HSET', KEYS[1], 'databases', ARGV[3])
 end
 return redis.call('HGET', KEYS[1], 'watermark') or ''";
-/// Changes records if the owner is ARGV[1]. ARGV[2] is the number of records to remove; their names follow, then names
-/// and values of records to write. HDEL comes first, because Redis permits it when memory is short, and then permits
-/// all that follows. The script selects database 0 itself, for the reason that the module `transaction` gives. If no
-/// key is given, the hash is the last of ARGV: a transaction of a Redis Cluster may have its keys in another slot.
+/// Changes records if the owner is ARGV[1]. ARGV[2] is the number of records to remove. Their names follow, and then
+/// the names and values of records to write. HDEL comes first, because Redis permits it when memory is short, and after
+/// it permits all further commands of the script. The script selects database 0 itself, for the reason that the module
+/// `transaction` gives. If the call names no key, the hash is the last element of ARGV: a transaction of a Redis
+/// Cluster may have its keys in another slot.
 pub const RECORDS_LUA: &str = "redis.call('SELECT', 0)
 local hash, last_value = KEYS[1], #ARGV
 if not hash then hash, last_value = ARGV[#ARGV], #ARGV - 1 end
@@ -77,7 +81,8 @@ while at < last_value do
 end
 return 'OK'";
 
-/// Lua code that checks the rights which [`RECORDS_LUA`] needs. Only Redis 7 and newer can check them.
+/// Lua code that checks whether the user has the rights which [`RECORDS_LUA`] needs. Only Redis 7 and newer can check
+/// them.
 pub const MAY_RECORD_LUA: &str = "local may = redis.acl_check_cmd
 for _, command in ipairs(may and {{'SELECT', '0'}, {'HGET', KEYS[1], 'f'}, {'HSET', KEYS[1], 'f', 'v'},
   {'HDEL', KEYS[1], 'f'}} or {}) do
@@ -85,12 +90,12 @@ for _, command in ipairs(may and {{'SELECT', '0'}, {'HGET', KEYS[1], 'f'}, {'HSE
 end
 return 'OK'";
 
-/// The name of this process, and the names of its loads.
+/// The name of this process, and the names of its loads as an owner.
 pub struct Owner {
     process: String,
     loads: u64,
-    /// Whether this process was once the owner. If this process was once the owner, any other owner has taken over
-    /// later.
+    /// Whether this process was once the owner. Once this process was the owner, any other owner in the hash has taken
+    /// over later.
     was: bool,
 }
 
@@ -197,8 +202,8 @@ impl RedisStore {
         Ok(records)
     }
 
-    /// Returns the current owner in the hash (empty: none). If another process became the owner after this process,
-    /// returns an error.
+    /// Returns the current owner in the hash (empty: none). If another process has become the owner since this process
+    /// was, returns an error.
     fn seen_owner(&mut self, link: &mut Link) -> Result<Vec<u8>, StoreError> {
         let reply = link
             .connection
@@ -215,7 +220,8 @@ impl RedisStore {
         let (owner, watermark) = two_texts(&reply);
         let other = !owner.is_empty() && !self.owner.is_us(owner);
         if self.owner.was && other {
-            // Records older than this process knows cannot come from a later owner: this Redis lost data.
+            // Records that are older than this process knows cannot come from a later owner. So this Redis has lost
+            // data.
             return Err(if watermark < &self.watermark[..] {
                 older(&self.hash, watermark, &self.watermark)
             } else {
@@ -251,8 +257,8 @@ impl RedisStore {
         Ok(records)
     }
 
-    /// Reads all records in pieces. Each piece has its own deadline, so the total time is not bounded. The pieces fit
-    /// together: only the owner changes the records, and the owner is the same at the end.
+    /// Reads all records in pieces. Each piece has a deadline of its own, so the total time is not bounded. The pieces
+    /// belong together, because only the owner changes the records, and the owner is the same before and after.
     fn read_records(&mut self, link: &mut Link) -> Result<Vec<(RecordKey, Bytes)>, StoreError> {
         let not_understood =
             || StoreError::Retry("Redis's answer to HSCAN is not understood".into());
@@ -306,7 +312,7 @@ impl RedisStore {
         Ok(found.into_iter().collect())
     }
 
-    /// Compares the loaded records with what this process knows of them.
+    /// Compares the loaded records with the records that this process wrote or read last.
     fn check_progress(&mut self, records: &[(RecordKey, Bytes)]) -> Result<(), StoreError> {
         let watermark = watermark_of(records);
         let hash = String::from_utf8_lossy(&self.hash);
@@ -338,8 +344,8 @@ impl RedisStore {
 }
 
 impl Link {
-    /// Adds the commands that watch the records again. `dirty`: pmnet's own writes since the last WATCH were not made
-    /// by EXEC, which would have ended the WATCH.
+    /// Adds the commands that watch the records again. `dirty`: whether pmnet has written since the last WATCH by other
+    /// means than EXEC, which would have ended the WATCH.
     pub(super) fn add_watch(&mut self, hash: &[u8], dirty: bool) {
         if dirty {
             self.connection.add(&[b"UNWATCH"]);
@@ -348,7 +354,7 @@ impl Link {
         self.connection.add(&[b"HMGET", hash, OWNER, WATERMARK]);
     }
 
-    /// Reads the replies to [`Link::add_watch`]; owner and watermark must be ours.
+    /// Reads the replies to [`Link::add_watch`]. Owner and watermark must be those of this process.
     pub(super) fn read_watch(
         &mut self,
         hash: &[u8],
@@ -378,7 +384,7 @@ impl Link {
     /// Checks whether writes may be sent.
     ///
     /// # Errors
-    /// `Retry` if the records were read without becoming their owner.
+    /// `Retry` if this process has read the records without becoming their owner.
     pub(super) fn may_write(&self) -> Result<(), StoreError> {
         match &self.writes_refused {
             None => Ok(()),

@@ -1,9 +1,9 @@
-//! The part of a pack that is executed in one step.
+//! Finds the part of a pack that is executed in one step.
 //!
 //! A script runs the pack as far as possible (`request.lua`). The script ends before a command that must run between
-//! MULTI and EXEC, or when its replies or its time have reached their limit. If a command for MULTI comes first, it
-//! runs in a transaction together with the commands after it; a client's transaction runs alone. The front sends the
-//! rest of the pack again.
+//! MULTI and EXEC, or when its replies or its running time have reached their limit. If a command that needs MULTI
+//! comes first, it runs in a transaction together with the commands after it. A client's transaction runs alone. The
+//! front sends the rest of the pack again.
 
 use pmnet_wire::command::{Commands, Form, Protocol};
 
@@ -11,9 +11,9 @@ use super::commands::CommandTable;
 use super::plan::{Item, Plan};
 
 impl<'a> Plan<'a> {
-    /// Returns the commands of this pack to execute now. `unlimited`: Redis has no memory limit. `by_slots`: the store
-    /// is a Redis Cluster, so a command that cannot run in a script runs alone, since the next command's keys may be in
-    /// another slot.
+    /// Returns the commands of this pack to execute now. `unlimited`: whether Redis has no memory limit. `by_slots`:
+    /// whether the store is a Redis Cluster. In a Redis Cluster, a command that cannot run in a script runs alone,
+    /// because the next command's keys may be in another slot.
     pub fn of_pack(
         commands: &Commands<'a>,
         table: &CommandTable,
@@ -31,7 +31,7 @@ impl<'a> Plan<'a> {
         for unit in commands.units() {
             let part = Plan::new(&unit.commands, table, unlimited, &[], true);
             let scripted = part.runs_in_script(table);
-            // A command that is refused adds only its reply.
+            // A command that is refused adds nothing but its reply.
             let transaction = part.form == Form::Transaction;
             if count == 0 && !scripted {
                 if transaction {
@@ -59,7 +59,8 @@ impl<'a> Plan<'a> {
         plan
     }
 
-    /// Keeps only the first command of a pack that contains no client's transaction. Nothing has run yet.
+    /// Keeps only the first command of a pack that contains no client's transaction. No command of the pack must have
+    /// run yet.
     pub fn keep_first(&mut self) {
         self.items.truncate(1);
         self.parts = Some(1);

@@ -1,15 +1,16 @@
-//! Temporary errors: Redis refused before any command ran, so the call can be tried again.
+//! Temporary errors: Redis has refused a call before any of its commands ran, so the call can be tried again.
 //!
-//! No other code lists these errors. The request script gets the list at the start of its text (`passing_lua!`).
+//! All other code takes the list of these errors from this module. The request script gets the list at the start of its
+//! text (`passing_lua!`).
 
-/// First words of the errors by which Redis refuses a command for now.
+/// First words of the errors by which Redis refuses a command for the moment.
 macro_rules! not_now {
     () => {
         "OOM READONLY LOADING BUSY MISCONF NOREPLICAS MASTERDOWN CLUSTERDOWN TRYAGAIN NOAUTH"
     };
 }
 
-/// Expands to the line of Lua that gives the list to a script, as the words of a string.
+/// Expands to the line of Lua that gives this list to a script, as one string.
 macro_rules! passing_lua {
     () => {
         concat!(
@@ -32,7 +33,7 @@ pub fn is_not_now(error: &str) -> bool {
     not_now!().split(' ').any(|word| word == code(error))
 }
 
-/// Returns whether an error for a command that must not get lost may be temporary. If the error may be temporary, the
+/// Returns whether the error may be temporary, for a command that must not get lost. If the error may be temporary, the
 /// whole batch waits and is tried again, in order. `NOPERM` counts as temporary: a mistake in an operator's ACL must
 /// not lose promised updates.
 #[must_use]

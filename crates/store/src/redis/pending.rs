@@ -1,4 +1,4 @@
-//! Requests of one group, from their encoding into the output until their replies are read.
+//! The requests of one group, from the moment when they are written into the output until their replies are read.
 
 use bytes::Bytes;
 use pmnet_resp::read::{error, text_range};
@@ -28,11 +28,11 @@ const NO_READ: &[u8] = b"-ERR pmnet: this command cannot be sent as a read\r\n";
 
 /// The answer to one command of a read.
 pub enum Answer {
-    /// The answer is known without Redis.
+    /// The answer is known without asking Redis.
     Here(Bytes),
     /// Redis will send the answer.
     Comes {
-        /// The client's own code runs, so any error may come from that code.
+        /// Whether the client's own code runs, so that any error may come from that code.
         code: bool,
     },
 }
@@ -41,16 +41,17 @@ pub enum Answer {
 pub enum Pending {
     /// Nothing was sent, because this reply is already known.
     Done(Bytes),
-    /// First `skip` replies to pmnet's own commands (SELECT, HELLO), then one reply for each command of the client.
+    /// First come `skip` replies to pmnet's own commands (SELECT, HELLO), then one reply for each command of the
+    /// client.
     Read { skip: usize, items: Vec<Answer> },
-    /// The replies to MULTI, to this many queued commands, and to EXEC.
+    /// The replies to MULTI, to `queued` commands, and to EXEC come.
     ReadTransaction { skip: usize, queued: usize },
-    /// The reply of the request script. If the script failed for good, this record still needs a reply.
+    /// The reply of the request script comes. If the script failed for good, this record still needs a reply.
     Script {
         skip: usize,
         field: RecordKey,
         prefix: Bytes,
-        /// In a Redis Cluster, the slots that the script checks.
+        /// The slots that the script checks in a Redis Cluster.
         slots: Vec<u16>,
     },
 }
@@ -180,7 +181,7 @@ pub fn read_pending(
             ..
         } => {
             let reply = connection.reply()?;
-            // The script's result is a string for every command.
+            // For every command, the script's result is a string.
             if reply.starts_with(b"$")
                 && let Some(range) = text_range(&reply)
             {
@@ -215,12 +216,12 @@ pub fn read_pending(
             {
                 return Err(StoreError::Retry(error.to_owned()));
             } else if error.contains("Script killed by user") {
-                // Redis kills only scripts that have changed nothing. The position in the error is in pmnet's script,
-                // so it is cut off.
+                // Redis kills only scripts that have changed nothing. The position in the error's text is a position in
+                // pmnet's script, so it is cut off.
                 reply::error(error.split(" script: ").next().unwrap_or(error))
             } else {
-                // The request would fail again in the same manner, so it is not tried again, which would stop the
-                // shard.
+                // The request would fail in the same way again. If the request were tried again and again, the shard
+                // would stand still.
                 tracing::warn!(
                     error,
                     "PM2212 the request script failed; nothing has happened"
@@ -236,9 +237,9 @@ pub fn read_pending(
     Ok(None)
 }
 
-/// Returns the answer to a read, and whether it is final even if it is an error. `cluster`: clients must not see
-/// Redis's errors about slots, because they would connect to another node and bypass pmnet. The end of the group shows
-/// whether this Redis is still the master.
+/// Returns the answer to a read, and whether it is final even if it is an error. `cluster`: whether the store is a
+/// Redis Cluster. Clients must not see Redis's errors about slots, because they would connect to another node and
+/// bypass pmnet. The end of the group shows whether this Redis is still the master.
 fn answer(reply: Bytes, code: bool, cluster: bool) -> (Bytes, bool) {
     match error(&reply) {
         Some(error) if cluster && is_elsewhere(error) && !error.starts_with("CROSSSLOT") => {

@@ -1,4 +1,5 @@
-//! Turns a payload into the commands to send to Redis. A denied command becomes its reply.
+//! Turns a payload into the commands to send to Redis. If a command is denied, the plan has its reply instead of the
+//! command.
 
 use pmnet_resp::reply;
 use pmnet_wire::command::{Commands, Form, Protocol};
@@ -21,11 +22,11 @@ const RESERVED: &[u8] = b"-ERR pmnet: keys that begin with pmnet:{ are reserved\
 pub enum Item<'a> {
     /// A command to run: its name in upper case, and all arguments (the first is the name as sent).
     Run(Vec<u8>, Vec<&'a [u8]>),
-    /// A command that does not run; this is its reply.
+    /// A command that does not run, and the reply to it.
     Done(Vec<u8>),
-    /// The next commands run in this existing database. Only a transaction with a record has this item.
+    /// The next commands run in this database, which exists. This item appears only in a transaction with a record.
     Select(u32),
-    /// This many next commands are a transaction. Only a pack has this item.
+    /// This many next commands are a transaction. This item appears only in a pack.
     Transaction(usize),
 }
 
@@ -40,7 +41,8 @@ pub struct Plan<'a> {
     pub database: u32,
     /// The commands of the request, checked.
     pub items: Vec<Item<'a>>,
-    /// For a pack, the maximum number of parts that this plan runs. The reply is the array of their replies.
+    /// For a pack, the maximum number of parts that this plan runs. The reply is the array of the replies to these
+    /// parts.
     pub parts: Option<usize>,
 }
 
@@ -56,10 +58,11 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Checks the commands of a request. `unlimited`: Redis has no memory limit. `databases`: the databases that its
-    /// SELECTs may name; empty if the request may contain no SELECT, or has no record. `recorded`: the request has a
-    /// record. In a recorded transaction, a command that names pmnet's own keys is refused alone, and the other
-    /// commands run, because the AOF of a Redis that pmnet uses contains such transactions.
+    /// Checks the commands of a request. `unlimited`: whether Redis has no memory limit. `databases`: the databases
+    /// that the request's SELECTs may name; empty if the request must not contain a SELECT, or has no record.
+    /// `recorded`: whether the request has a record. In a recorded transaction, a command that names pmnet's own keys
+    /// is refused without failing the transaction. The AOF of a Redis that pmnet has used contains transactions of this
+    /// kind.
     pub fn new(
         commands: &Commands<'a>,
         table: &CommandTable,
@@ -121,7 +124,7 @@ impl<'a> Plan<'a> {
             .any(|item| matches!(item, Item::Select(_)))
     }
 
-    /// Returns the known slots of the plan's keys in a Redis Cluster, each once.
+    /// Returns the known slots of the plan's keys in a Redis Cluster. Each slot appears once.
     pub fn slots(&self, table: &CommandTable) -> Vec<u16> {
         let keys = self.runs().flat_map(|(name, a)| table.slot_keys(name, a));
         let mut slots: Vec<u16> = keys.map(|key| slot_of(key)).collect();
@@ -156,7 +159,7 @@ fn objection(
     in_transaction: bool,
 ) -> Option<Vec<u8>> {
     let shown = String::from_utf8_lossy(name).escape_debug().to_string();
-    // Between MULTI and EXEC, WAIT and WAITAOF do not wait.
+    // Inside a transaction, WAIT and WAITAOF return at once.
     let waits_not = matches!(name, b"WAIT" | b"WAITAOF") && in_transaction;
     let fits = waits_not || is_harmless(name, arguments);
     if let Some(why) = denied(name).filter(|_| !fits) {
@@ -190,18 +193,18 @@ fn objection(
     None
 }
 
-/// Facts about an update, found before it is sent.
+/// Facts about an update that are found before it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nature {
-    /// A front acknowledged the update without knowing the data.
+    /// Whether a front acknowledged the update without knowing the data.
     pub promised: bool,
-    /// The update empties a database.
+    /// Whether the update empties a database.
     pub flushes: bool,
-    /// A script can run the update.
+    /// Whether a script can run the update.
     pub scriptable: bool,
 }
 
-/// Checks an update. `by_slots`: the store is a Redis Cluster, so the update must run in a script.
+/// Checks an update. `by_slots`: whether the store is a Redis Cluster, so that the update must run in a script.
 ///
 /// # Errors
 /// The reason why the update must not be sent, for the log.
@@ -222,7 +225,8 @@ pub fn check_effect(
     for command in commands.iter() {
         arguments.clear();
         arguments.extend(command);
-        // No key of such a command is reserved, and every Redis that passed the checks runs it in a script.
+        // No key of a promised command is reserved, and every Redis that passed the checks runs such a command in a
+        // script.
         if promise::is_promised(&arguments) {
             nature.scriptable &= by_slots || arguments.len() <= SCRIPT_ARGUMENTS_MAX;
             continue;

@@ -1,8 +1,8 @@
-//! The promised updates: those that were acknowledged to their client before Redis received them.
+//! The promised updates, which were acknowledged to their clients before Redis received them.
 //!
 //! The front acknowledges four commands early, in forms that Redis accepts whatever the data is
-//! ([`pmnet_wire::promise::is_promised`], used by the front and by the store). If Redis refuses such a command, its
-//! configuration breaks a promise, and the update stays in the devices until an operator corrects the configuration.
+//! ([`pmnet_wire::promise::is_promised`], which both the front and the store use). If Redis refuses such a command, the
+//! cause is Redis's configuration. The update then stays in the devices until an operator corrects the configuration.
 //! Other updates that are refused for good are dropped, counted and logged: commands of `--assume-ok`, and commands
 //! that no front sends.
 
@@ -10,7 +10,7 @@ use pmnet_wire::command::Commands;
 
 use super::commands::{CommandTable, upper};
 
-/// Commands that are acknowledged early without being listed.
+/// Commands that are acknowledged early even if `--assume-ok` does not list them.
 const PROMISED: [&str; 4] = ["SET", "MSET", "SETEX", "PSETEX"];
 /// Commands that `--assume-ok` can list.
 const ASSUMABLE: [&[u8]; 8] = [
@@ -23,7 +23,7 @@ const ASSUMABLE: [&[u8]; 8] = [
     b"RENAME",
     b"RESTORE",
 ];
-/// Databases that a Redis can have at most (`databases`).
+/// Maximum number of databases that a Redis can have (`databases`).
 pub const DATABASES_MAX: u32 = i32::MAX.unsigned_abs();
 /// Maximum number of bytes of a key that a text shows.
 const SHOWN_BYTES_MAX: usize = 64;
@@ -34,7 +34,8 @@ pub fn is_promised(arguments: &[&[u8]]) -> bool {
     pmnet_wire::promise::is_promised(arguments.len(), |index| arguments[index])
 }
 
-/// Returns the promised commands that the server lacks, because they were renamed.
+/// Returns the promised commands that the server lacks under their own names, because its configuration has renamed
+/// them.
 pub fn missing(table: &CommandTable) -> Vec<&'static str> {
     PROMISED
         .into_iter()
@@ -42,7 +43,7 @@ pub fn missing(table: &CommandTable) -> Vec<&'static str> {
         .collect()
 }
 
-/// Returns a text for people that shows an update: its first command, with key and database.
+/// Returns a text for messages that shows an update: its first command, with key and database.
 pub fn shown(commands: &Commands<'_>) -> String {
     let Some(mut arguments) = commands.iter().next() else {
         return "an update without a command".into();

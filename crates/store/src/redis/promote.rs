@@ -3,12 +3,12 @@
 //!
 //! Three cases:
 //!
-//! - Sentinels watch the master. The Sentinels are told to fail over.
+//! - If Sentinels watch the master, they are told to fail over.
 //!
-//! - The master runs. The master hands over on command (`FAILOVER`): it stops taking writes, and waits until the
-//!   replica has all data. Then both change roles, so nothing is lost.
+//! - The master runs. The master hands over on command (`FAILOVER`): it accepts no more writes, and waits until the
+//!   replica has all data. Then both servers change their roles, so no data is lost.
 //!
-//! - The master is stopped for good, which only a person can know. The replica that has applied most updates is
+//! - The master is stopped for good. Only a person can know this. The replica that has applied most updates is
 //!   promoted, and the other replicas follow it.
 //!
 //! The server of the shard begins a new epoch at the new master, and the command waits for that epoch.
@@ -28,14 +28,14 @@ use crate::Passwords;
 /// Host and port of a Redis or Sentinel.
 type Place = (String, u16);
 
-/// Milliseconds for which a master that hands over waits for its replica. After this time the old master remains the
-/// master.
+/// Milliseconds for which a master that hands over waits for its replica. If the replica does not have all data by
+/// then, the old master remains the master.
 const HAND_OVER_MILLISECONDS: u64 = 10_000;
-/// Longest time until the master counts a following replica as online.
+/// Longest time until the master counts a replica that follows it as online.
 const ONLINE_MAX: Duration = Duration::from_secs(5);
 const ONLINE_LOOK: Duration = Duration::from_millis(100);
 
-/// The state of a replica or the master, as it describes itself.
+/// The state of a replica or of the master, as the server describes itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Seen {
     place: Place,
@@ -44,15 +44,15 @@ struct Seen {
     follows: bool,
     /// Bytes of the replication stream that the replica has received.
     offset: i64,
-    /// Highest order that is applied at this Redis; 0: none.
+    /// Highest order that is applied at this Redis; 0: no order is applied.
     applied: u64,
-    /// Name of the server's last load that claimed the records; empty: none.
+    /// Name of the last load that claimed the records; empty: no load has claimed them.
     owner: Vec<u8>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Way {
-    /// The failover is requested from this Sentinel, which is one of those that know the master by this name.
+    /// This Sentinel is asked to fail over. It is one of those that know the master by `name`.
     Sentinels {
         guides: Guides,
         name: String,
@@ -64,7 +64,7 @@ enum Way {
     Stopped { to: Seen, others: Vec<Place> },
 }
 
-/// A planned promotion, and the state to wait for.
+/// A planned promotion, and the state that shows its success.
 pub struct Promotion {
     url: RedisUrl,
     hash: String,
@@ -78,7 +78,7 @@ pub struct Promotion {
 /// Progress of the promotion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// The promotion continues; this sentence says what is missing.
+    /// The promotion is still under way. The sentence says what is missing.
     Waits(String),
     /// This Redis is the master, and a server serves the shard with it.
     Served(String),
@@ -86,12 +86,12 @@ pub enum Progress {
 
 impl Promotion {
     /// Reads the state of all processes, and plans the promotion. `url` is the server's `--store`; `password` takes the
-    /// place of a password in `url`. `to`: the replicas that may become the master, HOST:PORT, at most 16; empty with
-    /// Sentinels, which choose the replica themselves. `is_stopped`: the operator knows that the master is stopped for
-    /// good.
+    /// place of a password in `url`. `to`: the replicas that may become the master, as HOST:PORT, at most 16. The list
+    /// is empty with Sentinels, which choose the replica themselves. `is_stopped`: whether the operator knows that the
+    /// master is stopped for good.
     ///
     /// # Errors
-    /// A sentence that says why the promotion is not possible, and what to do.
+    /// A sentence that says why the promotion is not possible, and what the operator can do.
     pub fn plan(
         url: &str,
         passwords: &Passwords,
@@ -135,8 +135,8 @@ impl Promotion {
         }
     }
 
-    /// Returns a sentence for the operator. The sentence names the planned steps, and the failures that an acknowledged
-    /// write survives during these steps.
+    /// Returns a sentence for the operator. The sentence names the planned steps, and says which failures an
+    /// acknowledged write survives during these steps.
     #[must_use]
     pub fn text(&self) -> String {
         let from = endpoint(&self.from);
@@ -170,13 +170,13 @@ impl Promotion {
         }
     }
 
-    /// Returns the old master, and the new master if it is known.
+    /// Returns the address of the old master, and that of the new master if it is known.
     #[must_use]
     pub fn places(&self) -> (String, Option<String>) {
         (endpoint(&self.from), self.to().map(endpoint))
     }
 
-    /// Returns advice for the operator for the case that the server does not find the new master.
+    /// Returns advice for the operator in case the server does not find the new master.
     #[must_use]
     pub fn then(&self) -> Option<String> {
         let to = self.to()?;
@@ -218,7 +218,7 @@ impl Promotion {
                     timeout.as_bytes(),
                 ];
                 let until = Instant::now() + ONLINE_MAX;
-                // After a replica has received everything, the master counts it as online only after the replica's next
+                // When a replica has received all data, the master counts it as online only after the replica's next
                 // message.
                 while let Err(text) = ask(&mut link, &self.from, &command) {
                     if !text.contains("is not online") || Instant::now() >= until {
@@ -245,7 +245,7 @@ impl Promotion {
     /// Returns the progress of the promotion.
     ///
     /// # Errors
-    /// If the promotion has failed, a sentence that says why.
+    /// A sentence that says why the promotion has failed.
     pub fn look(&self) -> Result<Progress, String> {
         let place = match &self.way {
             Way::Sentinels { guides, name, .. } => match named(guides, name, &self.url) {
@@ -289,8 +289,8 @@ impl Promotion {
         })
     }
 
-    /// Returns Redis's name for the state of the hand-over, as long as the old master is still a master. Returns `None`
-    /// if the old master is a replica by now, or does not answer.
+    /// Returns Redis's name for the state of the hand-over, while the old master is still a master. Returns `None` if
+    /// the old master is a replica by now, or does not answer.
     fn hands_over(&self) -> Option<String> {
         let mut link = cluster::open(&self.from, &self.url).ok()?;
         let info = ask(&mut link, &self.from, &[b"INFO", b"replication"]).ok()?;
@@ -387,13 +387,13 @@ fn of_a_stopped_master(url: RedisUrl, hash: String, to: &[String]) -> Result<Pro
     })
 }
 
-/// Returns the replica that has applied most updates; among equal replicas, the replica that has received most of the
-/// replication stream.
+/// Returns the replica that has applied most updates. Among replicas with equal updates, returns the replica that has
+/// received most of the replication stream.
 fn best(replicas: &[Seen]) -> Option<&Seen> {
     replicas.iter().max_by_key(|one| (one.applied, one.offset))
 }
 
-/// Returns the state of a Redis that is a replica with this shard's records.
+/// Returns the state of a Redis, which must be a replica with this shard's records.
 fn follower(place: &Place, url: &RedisUrl, hash: &str) -> Result<Seen, String> {
     let seen = see(place, url, hash)?;
     if seen.is_master {
@@ -411,7 +411,7 @@ fn follower(place: &Place, url: &RedisUrl, hash: &str) -> Result<Seen, String> {
     Ok(seen)
 }
 
-/// Returns a Sentinel that names the latest master, and that master.
+/// Returns a Sentinel that names the latest master, and the address of this master.
 fn named(guides: &Guides, name: &str, url: &RedisUrl) -> Result<(Place, Place), String> {
     let places = guides.places.iter();
     let answers: Vec<_> = places
@@ -425,7 +425,7 @@ fn named(guides: &Guides, name: &str, url: &RedisUrl) -> Result<(Place, Place), 
     Ok((told, (master.host, master.port)))
 }
 
-/// Returns `HOST:PORT`, with brackets around an IPv6 address.
+/// Reads `HOST:PORT`, with brackets around an IPv6 address.
 fn place(text: &str) -> Result<Place, String> {
     let url = RedisUrl::parse(text.trim(), false).map_err(|error| error.to_string())?;
     match url.password {
@@ -476,7 +476,7 @@ fn see(place: &Place, url: &RedisUrl, hash: &str) -> Result<Seen, String> {
     })
 }
 
-/// Sends one command, and returns its reply if that is not an error.
+/// Sends one command, and returns its reply if the reply is not an error.
 fn ask(link: &mut Connection, place: &Place, command: &[&[u8]]) -> Result<bytes::Bytes, String> {
     let reply = link.call(command);
     let reply = reply.map_err(StoreError::into_text)?;

@@ -1,7 +1,7 @@
-//! Records that are written after the effects that they belong to.
+//! Records that are written only after the effects to which they belong.
 //!
-//! Invariants: an owed record is written before anything else is executed, and the records that this process returns to
-//! its caller include it. This module does not decide the contents of a record.
+//! Invariants: an owed record is written before anything else is executed. The records that this process returns to its
+//! caller include the owed records. This module does not decide the contents of a record.
 
 use bytes::Bytes;
 use pmnet_resp::read::error;
@@ -11,21 +11,21 @@ use super::config::WaitFor;
 use super::owner::{FENCED, RECORDS_LUA, taken_over};
 use super::{LOST_REPLY, Link, RedisStore, WATERMARK};
 
-/// Maximum number of bytes of owed records that one call writes, if it writes several records. The bound keeps the call
-/// short, because the call must end within its deadline.
+/// Maximum number of bytes of owed records that one call writes, unless it writes a single record. The bound keeps the
+/// call short, because the call must end within its deadline.
 const CALL_BYTES_MAX: usize = 16 << 20;
 
 /// A change of a record that belongs to commands that a Redis has executed.
 #[derive(Clone)]
 struct Debt {
     change: RecordChange,
-    /// Commands for a Redis that was restarted in the meantime and has no such record. `None`: no commands, because
-    /// that Redis has lost the effect, too.
+    /// The commands that are sent instead to a Redis that was restarted in the meantime and has no such record. `None`:
+    /// no commands, because that Redis has lost the effect, too.
     otherwise: Option<Bytes>,
 }
 
 impl Debt {
-    /// Returns the change for a Redis that was restarted in the meantime and now has `records`.
+    /// Returns the change that must be written to a Redis that was restarted in the meantime and now has `records`.
     fn on_another(mut self, records: &[(RecordKey, Bytes)]) -> Option<Debt> {
         let (key, value) = &self.change;
         let found = records.iter().find(|(known, _)| known == key);
@@ -49,18 +49,19 @@ impl Debt {
 }
 
 /// Changes of records that Redis refused, although it executed the commands to which the records belong. While this
-/// process lives, these changes count as written; the next load writes them before anything else.
+/// process lives, these changes count as written. The next load writes them before anything else.
 #[derive(Default)]
 pub struct Owed {
-    /// Run id of the Redis process that executed the commands. A later process may have lost their effects.
+    /// Run id of the Redis process that executed the commands. A later Redis process may have lost the commands'
+    /// effects.
     run_id: String,
     debts: Vec<Debt>,
 }
 
 impl Owed {
-    /// Adds changes that belong to commands of the Redis behind `link`. That Redis began the commands' records in the
-    /// same step: if the record is missing, the commands have had no effect. (A missing watermark of a batch counts in
-    /// the same way, because it is better to apply a batch again than not at all.)
+    /// Adds changes that belong to commands of the Redis behind `link`. That Redis began the commands' records together
+    /// with the commands. So if a record is missing, the commands have had no effect. (A missing watermark of a batch
+    /// is treated in the same way, because applying a batch again is better than losing it.)
     pub fn add(&mut self, link: &Link, changes: impl IntoIterator<Item = RecordChange>) {
         let debts = changes.into_iter().map(|change| Debt {
             change,
@@ -70,8 +71,9 @@ impl Owed {
         self.debts.extend(debts);
     }
 
-    /// Adds the record of a request that the Redis behind `link` executed without beginning the record. So a missing
-    /// record does not prove that the request had no effect. `begun`: the record of a request whose reply is lost.
+    /// Adds the record of a request that the Redis behind `link` executed without having begun a record. So a missing
+    /// record does not prove that the request had no effect. `begun`: the record that the request gets if its reply is
+    /// lost.
     pub fn add_unrecorded(&mut self, link: &Link, change: RecordChange, begun: Bytes) {
         self.run_id.clone_from(&link.facts.run_id);
         self.debts.push(Debt {
@@ -84,7 +86,7 @@ impl Owed {
         self.debts.iter().map(|debt| &debt.change)
     }
 
-    /// Returns the number of changes that the next call writes. The watermark is written last, after all others.
+    /// Returns the number of changes that the next call writes. The watermark is written after all other changes.
     fn next_part(&mut self) -> usize {
         self.debts
             .sort_by_key(|Debt { change, .. }| change.0 == WATERMARK);
@@ -102,8 +104,8 @@ impl Owed {
         Some(value.clone().unwrap_or_default())
     }
 
-    /// Called when the connected Redis may not be the process that executed the commands. If another process is
-    /// connected, keeps only the changes that can be written to it; it has `records`.
+    /// Must be called when the connected Redis may not be the process that executed the commands. If another process is
+    /// connected, keeps only the changes that can be written to that process, which has `records`.
     fn move_on(&mut self, run_id: &str, records: &[(RecordKey, Bytes)]) {
         if self.run_id == run_id {
             return;
@@ -121,8 +123,8 @@ impl Owed {
     }
 }
 
-/// Adds the call that changes records, in their own database. In a Redis Cluster the call names no key, so that a
-/// transaction for another slot may contain it.
+/// Adds the call that changes records in database 0. In a Redis Cluster the call names no key, so that a transaction
+/// for another slot may contain it.
 pub fn add_records<'a>(
     link: &mut Link,
     hash: &[u8],
@@ -157,7 +159,7 @@ pub fn unrecorded(why: &str) -> StoreError {
 }
 
 impl RedisStore {
-    /// Writes the owed records durably. After an error, the records that were not written stay owed.
+    /// Writes the owed records durably. After an error, the records that were not written are still owed.
     pub(super) fn write_owed(&mut self, link: &mut Link) -> Result<(), StoreError> {
         let what = match self.owed.value(WATERMARK) {
             Some(_) => WaitFor::Updates,
@@ -191,7 +193,7 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Called after a load: writes the owed records if Redis accepts writes, and adds them to the loaded records.
+    /// Called after a load. If Redis accepts writes, writes the owed records. Adds them to the loaded records.
     pub(super) fn settle(
         &mut self,
         link: &mut Link,

@@ -7,19 +7,18 @@
 -- Before this text: slots.lua, flush.lua; NOT_NOW, the first words of temporary errors (passing.rs); KNOWN, the names of all
 -- commands; and UNNAMED, the commands that change keys without naming one (commands.rs).
 --
--- No command takes effect before the record states that the request has begun. Redis checks whether it accepts
--- writes only at the first write of a script. So later writes cannot fail for a temporary reason, and the
--- true reply can be written at the end. The first word of an error of this script tells whether the
--- request had begun: PARTLY if the request had begun. If the request had not begun: RAISED if the
--- refusal is not Redis's; otherwise the error is Redis's own.
+-- No command takes effect before the record states that the request has begun. Redis checks whether it accepts writes
+-- only at the first write of a script. So later writes cannot fail for a temporary reason, and the true reply can be
+-- written at the end. The first word of an error of this script is PARTLY if the request had begun. If the request had
+-- not begun, the first word is RAISED if the refusal does not come from Redis. Otherwise the error is Redis's own.
 local DB, RESP, FORM, HASH, FIELD, PREFIX, SCRIPTS, WATERMARK, OWNER, BEGUN, REPLY_MAX, TOO_LONG = unpack(ARGV, 1, 12)
 local SLOTS = 14
 local COMMANDS = SLOTS + tonumber(ARGV[SLOTS - 1])
 RESP, REPLY_MAX = tonumber(RESP), tonumber(REPLY_MAX)
 local SCRIPTS_MAX, DEPTH_MAX, WHY_MAX = 10000, 64, 1000
 local EXACT = 9007199254740992
--- Limits of a pack: bytes of replies and microseconds after which it ends; longest reply of a read; number of parts between two checks
--- of the time; space for the head of its reply.
+-- Limits of a pack: the bytes of replies and the microseconds after which it ends; the longest reply of a read; the
+-- number of parts between two checks of the time; the space for the head of its reply.
 local PACK_REPLIES_MAX, PACK_MICROSECONDS_MAX, PACK_READ_MAX, PACK_LOOKS, PACK_HEADER = 262144, 20000, 16384, 16, 16
 
 local function set(names)
@@ -47,7 +46,8 @@ local function passing(message)
   return PASSING[string.match(message, '^-?(%u+)') or ''] ~= nil
 end
 
--- The database that is selected now; whether the request has begun; and whether Redis would refuse commands that need memory.
+-- The database that is selected now, whether the request has begun, and whether Redis would refuse commands that need
+-- memory.
 local current, begun, short_of_memory = '0', false, false
 local function in_records(f, ...)
   local before = current
@@ -61,7 +61,8 @@ end
 local function write_record(value)
   local reply = redis.pcall('HSET', HASH, FIELD, value)
   if type(reply) == 'table' and reply.err and string.match(reply.err, '^-?OOM') then
-    -- Redis does not refuse HSET if the script has changed something before. This HDEL counts as a change, and needs no memory.
+    -- If the script has changed something before, Redis does not refuse HSET. This HDEL counts as a change, and it
+    -- needs no memory.
     short_of_memory = true
     reply = redis.pcall('HDEL', HASH, '')
     if type(reply) ~= 'table' then reply = redis.pcall('HSET', HASH, FIELD, value) end
@@ -70,7 +71,8 @@ local function write_record(value)
   -- An operator can remove the reason in every case, so the request is tried again.
   return why and 'TRYAGAIN the record of a request cannot be written: ' .. string.gsub(why, '^-', '') or nil
 end
--- Begins the request in its record, before anything takes effect. False: the record cannot be written, and nothing has happened.
+-- Begins the request in its record, before any command takes effect. Returns false if the record cannot be written;
+-- then nothing has happened.
 local function begin()
   if not begun then
     aborted = in_records(write_record, PREFIX .. BEGUN)
@@ -79,20 +81,20 @@ local function begin()
   return begun
 end
 local OOM = "OOM command not allowed when used memory > 'maxmemory'."
--- Whether Redis would refuse commands that need memory. This function checks that by a write, but
--- only if INFO shows a shortage: a script that has written cannot be killed.
+-- Whether Redis would refuse commands that need memory. The function checks this by a write, but only if INFO shows a
+-- shortage, because a script that has written cannot be killed.
 local function lacks_memory()
   local info = redis.call('INFO', 'memory')
   local used, most = string.match(info, '\nused_memory:(%d+)'), string.match(info, '\nmaxmemory:(%d+)')
   if not used or not most or tonumber(most) == 0 or tonumber(used) <= tonumber(most) then return false end
   return begin() and short_of_memory
 end
--- Redis's description of the command with this name, if Redis has the command.
+-- Returns Redis's description of the command with this name, if Redis has the command.
 local function row_of(name)
   local reply = redis.pcall('COMMAND', 'INFO', name)
   return type(reply) == 'table' and not reply.err and reply[1]
 end
--- The elements of a column, which is a set in RESP3.
+-- Returns the elements of a column, which is a set in RESP3.
 local function members_of(column)
   if not column or not column.set then return column or {} end
   local found = {}
@@ -105,7 +107,7 @@ local function row_has(row, flag)
   end
   return false
 end
--- Whether Redis reports this flag for the command; an unknown command has no flags.
+-- Returns whether Redis reports this flag for the command. An unknown command has no flags.
 local function has_flag(flag, name, argument)
   for _, full in ipairs({type(argument) == 'string' and name .. '|' .. argument or name, name}) do
     local row = row_of(full)
@@ -114,7 +116,8 @@ local function has_flag(flag, name, argument)
   return false
 end
 
--- The reply, in pieces. Each load reads all records, so a reply that is too long to be passed on is not kept.
+-- The reply so far, in pieces. Each load reads all records, so a reply that is too long to be passed on is not kept in
+-- its record.
 local out, out_bytes = {}, 0
 local function add(s)
   out_bytes = out_bytes + #s
@@ -138,7 +141,7 @@ local function add_integer(n)
     add(':' .. string.format('%.0f', n < 0 and math.ceil(n) or math.floor(n)) .. '\r\n')
   end
 end
--- Version number of Valkey, or 0. (Valkey also reports a version of Redis.)
+-- Version number of Valkey; 0 on a Redis. (Valkey also reports a version of Redis.)
 local VALKEY = redis.SERVER_NAME == 'valkey' and (redis.VALKEY_VERSION_NUM or 0x80000) or 0
 -- Redis 7.2 and newer write the shortest text of a number, in a format of their own; older versions
 -- write 17 digits.
@@ -251,7 +254,7 @@ end
 -- (allow-oom). `raised_by`, `raised_at`: the last error that was raised for a command, and its
 -- position, if that is known.
 local user_resp, user_wrote, user_reads, user_fills, raised_by, raised_at
--- In read-only scripts these commands count as writes, which COMMAND does not report.
+-- In read-only scripts these commands count as writes, which the reply to COMMAND does not show.
 local TELLS = set('PFCOUNT PUBLISH SPUBLISH')
 local READ_ONLY = 'ERR Write commands are not allowed from read-only scripts.'
 local function call_guarded(name, arguments, ...)
@@ -275,7 +278,7 @@ local function call_guarded(name, arguments, ...)
   end
   return reply
 end
--- Raises an error in the client's function, which is the caller of the calling function.
+-- Raises an error at the place where the client's function has called the present function.
 local function raise_at_caller(err)
   -- The position is empty if the client's function ended with this call.
   local _, at = pcall(error, '', 4)
@@ -286,9 +289,9 @@ end
 local REACHES_RECORDS = [[FLUSHALL FLUSHDB SWAPDB FT.CREATE FT._CREATEIFNX FT.DROPINDEX FT._DROPINDEXIFX FT.DROP FT._DROPIFX
   TRIMSLOTS CLUSTER|FLUSHSLOT CLUSTER|MIGRATESLOTS CLUSTER|MIGRATION CLUSTER|SYNCSLOTS CLUSTER|CANCELSLOTMIGRATIONS ]]
 local reaches_records
--- Whether no script may call a command that Redis has got since pmnet read its commands
--- (commands.rs): the command's name does not tell what it does (rename-command), or the command
--- changes keys without naming one. The tenth column of a row has the subcommands.
+-- Returns whether no script may call a command that Redis has got since pmnet read its commands (commands.rs). Its name
+-- may hide what it does (rename-command), or it may change keys without naming them. The tenth column of a row has the
+-- subcommands.
 local later = {}
 local function is_unfit(name, sub)
   if string.find(KNOWN, ' ' .. name .. ' ', 1, true) then return false end
@@ -308,7 +311,7 @@ end
 local function guarded(raise)
   return function(...)
     if aborted then error('stopped', 0) end
-    -- The arguments include all that are nil.
+    -- The arguments include those that are nil.
     local arguments = {n = select('#', ...), ...}
     local name = type(arguments[1]) == 'string' and string.upper(arguments[1]) or ''
     local reply
@@ -329,10 +332,10 @@ local function guarded(raise)
     return reply
   end
 end
--- The environment of a client's script. The names in HIDDEN are locals of the script's chunk, so the script reaches
--- neither the true redis nor anything through which it could be found: the global table, and chunks that are compiled
--- in that table. (setfenv would serve too, but Redis 7 lacks it.)
--- Valkey's other name for redis is hidden if it exists, whatever name the server reports. (In Redis, reading the name is an error.)
+-- The environment of a client's script. The names in HIDDEN are locals of the script's chunk. So the script cannot
+-- reach the true redis, nor anything through which it could find it: the global table, and chunks that are compiled in
+-- that table. (setfenv would serve too, but Redis 7 lacks it.) Valkey's other name for redis is hidden if it exists,
+-- whatever name the server reports. (In Redis, reading the name is an error.)
 local HAS_SERVER = pcall(function() return server end)
 local HIDDEN = (HAS_SERVER and 'server ' or '') .. 'KEYS ARGV redis _G loadstring load getmetatable getfenv setfenv newproxy module require '
   .. 'package debug dofile loadfile'
@@ -359,7 +362,7 @@ local function proxy()
   end
   return t
 end
--- Values of the hidden names, in their order; a name without a value gets nil.
+-- Returns the values of the hidden names, in their order. A name without a value gets nil.
 local function shadows(keys, args)
   local t, names, values = {KEYS = keys, ARGV = args, redis = proxy()}, set(HIDDEN), {}
   local true_G, true_getmetatable = _G, getmetatable
@@ -404,8 +407,8 @@ local function keep_script(sha, body)
   redis.call('HSET', SCRIPTS, 'script/' .. sha, body)
   return true
 end
--- Scripts that EVAL made known. These scripts are kept at the end of the request, because only a
--- script that has changed nothing may be killed.
+-- Scripts that EVAL made known in this request. These scripts are kept at the end of the request, because only a script
+-- that has changed nothing may be killed.
 local seen_scripts = {}
 -- Valkey 8.1 and newer check the engine last, because the engine may belong to a module.
 local ENGINE_LAST = VALKEY >= 0x80100
@@ -433,7 +436,7 @@ local function shebang(body)
   if engine ~= '#!lua' then return nil, "ERR Could not find scripting engine '" .. string.sub(engine, 3) .. "'" end
   return found
 end
--- Returns the function, and the flags of its first line; or nil, and Redis's error.
+-- Returns the function, and the flags of its first line. If the text is wrong, returns nil and Redis's error.
 local function compile(body)
   local flags, wrong = shebang(body)
   if wrong then return nil, wrong end
@@ -500,7 +503,8 @@ local function user_script(name, first, last)
     if raised_by ~= nil and rawequal(e, raised_by) then
       at = raised_at
     else
-      -- The position of the caller of this function. If the caller is a function of Redis or of Lua, the position of its caller.
+      -- The position of the caller of this function. If the caller is a function of Redis or of Lua, the position is
+      -- that of the caller's caller.
       local _, first = pcall(error, '', 3)
       local _, second = pcall(error, '', 4)
       at = first ~= '' and first or second
@@ -528,7 +532,7 @@ local function user_script(name, first, last)
   add_error(text .. ' script: ' .. where)
 end
 
--- SCRIPT LOAD and EXISTS; Redis itself executes the other subcommands.
+-- Handles SCRIPT LOAD and EXISTS. Redis itself executes the other subcommands.
 local function script_command(first, last)
   local sub = string.upper(ARGV[first + 1])
   if sub == 'LOAD' then
@@ -573,8 +577,8 @@ local function plain(name, first, last)
   add_value(v, 2, {doubles = DOUBLES[name], null_array = popped_none}, 0)
 end
 
--- Calls f for each of `count` commands, the first of which is at index `at`: upper-case name (nil: a finished reply), indexes of its first
--- and last argument. Returns the index after these commands.
+-- Calls f for each of `count` commands, the first of which is at index `at`. f gets the upper-case name (nil: a
+-- finished reply), and the indexes of the command's first and last argument. Returns the index after these commands.
 local function each_command(at, count, f)
   for _ = 1, count do
     local arguments = tonumber(ARGV[at])
@@ -601,8 +605,8 @@ local function run(name, first, last)
     add_value(pmnet_flush(DB, {unpack(ARGV, first, last)}), 2, {}, 0)
   end
 end
--- Runs a transaction of `count` commands. When memory is short, Redis discards every transaction, except one of scripts and reads, because
--- such a transaction is not checked before it changes something. Returns the index after the transaction.
+-- Runs a transaction of `count` commands. When memory is short, Redis discards every transaction, except a transaction
+-- of scripts and reads, which is not checked before it changes something. Returns the index after the transaction.
 local function transaction(at, count)
   local changes = false
   local after = each_command(at, count, function(name)
@@ -679,7 +683,7 @@ local elsewhere = pmnet_elsewhere(SLOTS, COMMANDS - 1)
 if elsewhere then return elsewhere end
 local ok, result = pcall(request)
 if ok and not aborted then return result end
--- A client's code may have raised the error: its text is never taken for pmnet's own, or for Redis's.
+-- A client's code may have raised the error. So its text is never taken for an error of pmnet or of Redis.
 local why = aborted or type(result) == 'table' and field(result, 'err', 'string') or tostring(result)
 why = string.sub(why, 1, WHY_MAX)
 return {err = (begun and 'PARTLY ' or aborted and '' or 'RAISED ') .. string.gsub(why, '^-', '')}

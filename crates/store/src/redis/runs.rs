@@ -1,8 +1,8 @@
 //! Encodes the commands of a batch for the batch script, as runs of similar neighbours.
 //!
 //! Every value passed to a script and every command that the script calls has a cost. So values that all commands of a
-//! run share are passed once, and a run of plain SETs is called as one MSET. The order of the commands is kept. This
-//! module does not check the commands: [`super::plan`] has checked the commands.
+//! run share are passed once, and a run of plain SETs is executed as one MSET. The order of the commands is kept. This
+//! module does not check the commands, because [`super::plan`] has checked them.
 
 use pmnet_wire::command::Arguments;
 use pmnet_wire::promise::is_promised;
@@ -12,16 +12,16 @@ use pmnet_resp::write_bulk;
 use super::commands::SCRIPT_ARGUMENTS_MAX;
 use super::promise::is_assumable;
 
-/// The kind of a command, which the script needs to know.
+/// The kind of a command, as far as the script needs to know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// `SET key value`, which MSET can do as well.
+    /// `SET key value`, which MSET can execute, too.
     Plain,
     /// Another command in a form that is acknowledged early.
     Promised,
     /// FLUSHALL, FLUSHDB.
     Flush,
-    /// Another command for which clients may have been told OK.
+    /// Another command for which clients may have been told OK, because of `--assume-ok`.
     Assumed,
     Other,
 }
@@ -56,7 +56,7 @@ impl Kind {
     }
 }
 
-/// A run of similar commands that follow each other.
+/// A run of similar commands that follow each other directly.
 #[derive(Debug)]
 struct Run<'a> {
     kind: Kind,
@@ -70,12 +70,12 @@ struct Run<'a> {
 /// Number of values that describe a run: the facts that its commands share, and the number of commands.
 const RUN_HEADER: usize = 2;
 
-/// If a command is too long for a script, one piece of it has at most this number of arguments, without the name and
-/// the arguments that every piece repeats.
+/// If a command is too long for a script, it is divided into pieces. A piece has at most this number of arguments,
+/// without the name and the arguments that every piece repeats.
 const PIECE: usize = 2000;
 
 /// Returns the number of arguments that each piece of this command repeats, if the command can be divided. The other
-/// arguments are divided in pairs.
+/// arguments are divided into pairs.
 fn piece_head(name: &[u8]) -> Option<usize> {
     let is = |word: &str| name.eq_ignore_ascii_case(word.as_bytes());
     if is("MSET") {
@@ -90,11 +90,12 @@ pub fn splits(name: &[u8]) -> bool {
     piece_head(name).is_some()
 }
 
-/// All commands of a batch, in order.
+/// All commands of a batch, in their order, as runs.
 #[derive(Debug, Default)]
 pub struct Runs<'a> {
-    /// The store is a Redis Cluster: commands with keys in several slots must not be put together. A command that is
-    /// too long for a script is divided, since MULTI is for only one slot.
+    /// Whether the store is a Redis Cluster, where commands with keys in several slots must not be put into one call.
+    /// In a Redis Cluster, a command that is too long for a script is divided, because a MULTI has keys of only one
+    /// slot.
     by_slots: bool,
     runs: Vec<Run<'a>>,
     /// Arguments of all commands, without their names.
@@ -104,7 +105,7 @@ pub struct Runs<'a> {
 }
 
 impl<'a> Runs<'a> {
-    /// Returns an empty list of runs. `by_slots`: the store is a Redis Cluster.
+    /// Returns an empty list of runs. `by_slots`: whether the store is a Redis Cluster.
     pub fn new(by_slots: bool) -> Runs<'a> {
         Runs {
             by_slots,
@@ -162,7 +163,7 @@ impl<'a> Runs<'a> {
         RUN_HEADER * self.runs.len() + self.arguments.len()
     }
 
-    /// Writes all runs, each after the facts that the script needs.
+    /// Writes all runs. Each run begins with the facts about it that the script needs.
     pub fn write(&self, out: &mut Vec<u8>) {
         let mut arguments = self.arguments.iter();
         for run in &self.runs {

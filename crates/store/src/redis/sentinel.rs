@@ -1,4 +1,4 @@
-//! Redis Sentinel: one Sentinel's answer about a master (`super::masters` asks all of them).
+//! Redis Sentinel: the answer of one Sentinel about a master (`super::masters` asks all Sentinels).
 
 use pmnet_resp::read;
 use pmnet_server::StoreError;
@@ -38,7 +38,7 @@ pub fn open(place: &(String, u16), url: &RedisUrl) -> Result<Connection, String>
     cluster::log_in(&url.guide(place)?).map_err(|error| refusal(&error))
 }
 
-/// Returns a Sentinel's error. If the error is about its users, the text says what to do.
+/// Returns a Sentinel's error. If the error is about the Sentinel's users, the text says what the operator can do.
 fn refusal(error: &str) -> String {
     let about_users = ["NOAUTH", "WRONGPASS", "NOPERM", "ERR AUTH"];
     if about_users.iter().any(|code| error.starts_with(code)) {
@@ -50,7 +50,7 @@ fn refusal(error: &str) -> String {
     }
 }
 
-/// Reads a reply that lists names and values in turn.
+/// Reads a reply that lists names and values alternately.
 fn parse(reply: &[u8]) -> Option<Master> {
     let fields = read::elements(reply)?;
     let value = |name: &str| {

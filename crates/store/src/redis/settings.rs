@@ -1,8 +1,9 @@
-//! Settings and rights with which Redis would refuse updates that a front acknowledges early.
+//! Checks settings and rights with which Redis would refuse updates that a front acknowledges early.
 //!
-//! The settings are checked whenever the store connects, so also after each change that closes the connection. Settings
-//! are read with CONFIG GET. Renamed commands and missing rights show in a *rehearsal*: a MULTI that is discarded
-//! checks names and rights of its commands and runs nothing. `docs/operate/redis.md` has a table of all settings.
+//! The settings are checked whenever the store connects. This includes each change of the settings that closes the
+//! connection. Settings are read with CONFIG GET. Renamed commands and missing rights show in a *rehearsal*: a MULTI
+//! that is discarded. Redis checks names and rights of its commands, and runs none of them. `docs/operate/redis.md` has
+//! a table of all settings.
 
 use pmnet_server::StoreError;
 use pmnet_wire::guard::{BULK_BYTES_MIN, OUTPUT_BYTES_MIN, QUERY_BYTES_MIN, memory, output_limit};
@@ -73,8 +74,8 @@ fn megabytes(bytes: u64) -> String {
 }
 
 impl RedisStore {
-    /// Checks that Redis has the commands that a front acknowledges early and that this store needs, and that its
-    /// user may run them.
+    /// Checks that Redis has all commands that a front acknowledges early, and all that this store needs, and that the
+    /// store's user may run them.
     ///
     /// # Errors
     /// `Fatal` with advice; `Retry` if Redis does not answer.
@@ -83,11 +84,11 @@ impl RedisStore {
         connection: &mut Connection,
         request_sha: &[u8],
     ) -> Result<(), StoreError> {
-        // Any key serves this check, because the clients' keys are not known yet.
+        // Any key will do for this check, because the clients' keys are not known yet.
         let name = self.owner.some_name();
         let key = match self.home {
             None => name,
-            // A key in the slot of the records, since all keys of a transaction must be in one slot.
+            // This key is in the slot of the records, because all keys of a transaction must be in one slot.
             Some(home) => super::cluster::in_slot(home, &name),
         };
         let (key, hash) = (key.as_bytes(), &self.hash[..]);
@@ -112,7 +113,7 @@ impl RedisStore {
             &[b"TYPE", hash],
             &[b"SCAN", b"0"],
         ];
-        // MULTI is sent alone: if it failed, the next commands would run at once.
+        // MULTI is sent alone: if it failed, Redis would execute the next commands at once.
         let begun = connection.call(&[b"MULTI"])?;
         if let Some(error) = error(&begun) {
             return Err(self.unfit("MULTI", error));
@@ -139,7 +140,7 @@ impl RedisStore {
         if let Some(found) = found {
             return Err(found);
         }
-        // Redis cannot queue these commands; an empty transaction checks EXEC.
+        // Redis cannot queue the following commands. An empty transaction checks EXEC.
         let alone: [&[&[u8]]; 4] = [
             &[b"HELLO", b"2"],
             &[b"WATCH", hash],
@@ -173,8 +174,8 @@ impl RedisStore {
     }
 }
 
-/// Returns whether the error of a queued command is permanent. An error is not permanent if it only means that Redis
-/// accepts no writes at the moment.
+/// Returns whether the error of a queued command is permanent. An error that means only that Redis accepts no writes at
+/// the moment is not permanent.
 fn is_lasting(error: &str) -> bool {
     !super::passing::is_not_now(error)
 }

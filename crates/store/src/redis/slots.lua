@@ -1,6 +1,6 @@
--- Redis Cluster: checks that this node serves the slots of the keys ARGV[first] to ARGV[last], and moves none of them. The keys do not
--- exist. Returns nil, or an error: ELSEWHERE, the number of the first key that fails from 0, and
--- Redis's text. The function changes nothing.
+-- Redis Cluster: checks that this node serves the slots of the keys ARGV[first] to ARGV[last], and is moving none of
+-- these slots. The keys do not exist. If the check passes, returns nil. Otherwise returns an error: ELSEWHERE, the
+-- number of the first key that fails (from 0), and Redis's text. The function changes nothing.
 local function pmnet_elsewhere(first, last)
   for at = first, last do
     local reply = redis.pcall('EXISTS', ARGV[at])

@@ -1,17 +1,17 @@
 //! Requests of several clients that run between one MULTI and EXEC.
 //!
-//! A request whose reply a script cannot return unchanged (`exact`) costs three round trips to Redis and two syncs.
-//! Several such requests that wait at the same time share the cost of one request. Each request keeps its own record
-//! and reply, and fails alone. If Redis refuses to queue a request, nothing has run yet; the request is left out, and
-//! the other requests are sent again. If memory is short, each request is sent alone, and gets Redis's error for
-//! itself.
+//! A request whose reply a script cannot return unchanged (`exact`) costs three round trips to Redis and two syncs of
+//! its AOF. Several such requests that wait at the same time share one transaction, and so the cost of one request.
+//! Each request keeps a record and a reply of its own, and fails without the others. If Redis refuses to queue a
+//! request, no request has run yet. This request is then left out, and the others are sent again. If memory is short,
+//! each request is sent alone and gets its own error from Redis.
 //!
 //! Some requests never run together:
 //! - transactions of clients, which take effect as a whole or not at all;
 //! - code and flushes, around which pmnet's records are guarded;
 //! - commands about scripts;
-//! - commands of modules, except a few that are known to be quick: a slow one could exceed the deadlines of the others,
-//!   and all replies would be lost;
+//! - commands of modules, except a few that are known to be quick: a slow command could make the other requests exceed
+//!   their deadlines, and all replies would be lost;
 //! - all requests in a Redis Cluster, where the keys of a transaction must be in one slot.
 
 use bytes::Bytes;
@@ -26,15 +26,15 @@ use super::record::unrecorded;
 use super::transaction::{Items, Outcome, Torn, Transaction};
 use super::{LOST_REPLY, Link, RedisStore};
 
-/// Maximum number of requests that run together. The number bounds the time for which other requests wait, and the
+/// Maximum number of requests that run together. The bound limits the time for which other requests wait, and the
 /// number of replies that a crash can lose.
 const TOGETHER_MAX: usize = 128;
-/// Bytes of arguments above which no further request joins.
+/// Number of bytes of arguments from which on no further request joins.
 const TOGETHER_BYTES_MAX: usize = 1 << 20;
 /// Maximum number of times that the requests are sent again without the commands that Redis refused to queue.
 const RESENDS_MAX: usize = 4;
 
-/// A request that cannot run in a script.
+/// A request whose commands cannot run in a script.
 pub struct Asked<'a> {
     pub plan: Plan<'a>,
     pub field: &'a RecordKey,
@@ -53,7 +53,7 @@ impl<'a> Together<'a> {
     pub fn takes(&self, plan: &Plan<'_>, table: &CommandTable) -> bool {
         let guarded = |(name, arguments): (&Vec<u8>, &Vec<&[u8]>)| {
             let code = runs_code(name) || runs_reading_code(name);
-            // The check covers SCRIPT FLUSH too.
+            // This check also covers SCRIPT FLUSH.
             let scripts = name == b"SCRIPT" || names_scripts(name, arguments);
             code || is_flush(name) || scripts || !(table.is_core(name) || is_quick(name, arguments))
         };
@@ -99,7 +99,7 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Runs the requests in one transaction. Returns false if nothing has run: each request must then be run alone.
+    /// Runs the requests in one transaction. Returns false if no request has run: each request must then be run alone.
     fn run_together(
         &mut self,
         link: &mut Link,
@@ -125,7 +125,7 @@ impl RedisStore {
             let outcome = transaction.run(
                 &self.watermark,
                 &self.watermark,
-                // The reply of this item comes after the replies to the wait commands.
+                // The reply of this item comes only after the replies to the wait commands.
                 None,
                 Items::Asked,
             )?;
@@ -187,8 +187,8 @@ impl RedisStore {
     }
 }
 
-/// Returns the records of the requests that were executed only in part. If these are not known, returns the records of
-/// all requests.
+/// Returns the records of the requests of which Redis has executed only a part. If it is not known which requests these
+/// are, returns the records of all requests.
 fn torn_fields<'r>(torn: &Torn, all: &'r [Asked<'_>]) -> Vec<&'r [u8]> {
     let fields = all
         .iter()
@@ -200,7 +200,7 @@ fn torn_fields<'r>(torn: &Torn, all: &'r [Asked<'_>]) -> Vec<&'r [u8]> {
     found
 }
 
-/// Returns the reply to a request that has only the plan `plan`.
+/// Returns the reply to a request whose only plan is `plan`.
 fn in_pack(plan: &Plan<'_>) -> Bytes {
     super::execute::in_pack(plan, &LOST_REPLY.repeat(plan.parts.unwrap_or(1)))
 }

@@ -1,24 +1,25 @@
-//! A transaction that is torn at the end of Redis's AOF.
+//! A transaction that was cut off at the end of Redis's AOF (a torn transaction).
 //!
 //! Suppose that Redis dies while it writes a transaction (`MULTI`, effects, `EXEC`) to its AOF. The next start applies
 //! nothing of the transaction. But with `aof-load-truncated yes` it cuts the file after the last whole *command*, so
 //! the open `MULTI` and the first effects stay in the file. Later writes follow these effects, and the next `EXEC` ends
-//! the old transaction. A further start of Redis then applies the old effects, although they were never part of the
+//! the old transaction. The next start of Redis then applies the old effects, although they were never part of the
 //! data. If pmnet has applied the same effects again in the meantime, they take effect twice. (Redis up to 8 and Valkey
 //! up to pull request 4342 do this. If no `EXEC` follows, the start drops everything after the open `MULTI`.)
 //!
-//! So pmnet writes nothing after such an end of the file:
+//! So pmnet writes nothing to a Redis whose AOF may end with an open transaction:
 //!
-//! - Redis 7 and newer begin another file when a rewrite starts. At the end of its file the open transaction is
-//!   dropped, whether the rewrite succeeds or not. (If the rewrite fails, the next start of Redis fails once, because
-//!   the file to be cut is not the last file. The failed start cuts the file, and the start after it succeeds.)
+//! - Redis 7 and newer begin another file when a rewrite starts. At the end of the old file, Redis drops the open
+//!   transaction, whether the rewrite succeeds or not. (If the rewrite fails, the next start of Redis fails once,
+//!   because the file that must be cut is not the last file. The failed start cuts the file, and the start after it
+//!   succeeds.)
 //!
-//! - Redis 6.2 has one file, so the rewrite has to end.
+//! - Redis 6.2 has one file, so the rewrite must end before pmnet writes.
 //!
 //! One rewrite for each Redis process is enough, because Redis cuts a file only while it starts. Other pmnet servers
 //! (of another shard, or this server after a restart) must not mistake this rewrite for the first rewrite of an AOF
-//! that was just switched on, because such an AOF protects nothing yet. A script in Redis's cache marks the process:
-//! the script lives as long as the process, and is in no file.
+//! that was just switched on. Such an AOF protects nothing until its first rewrite ends. So pmnet marks the Redis
+//! process by a script in its cache. The script stays in the cache while the process runs, and is in no file.
 
 use std::collections::HashMap;
 
@@ -32,24 +33,24 @@ use super::passing::is_not_now;
 /// First Redis whose AOF has several files.
 const FILES_VERSION: (u32, u32) = (7, 0);
 
-/// SHA-1 of this script marks a Redis process whose first rewrite was requested by pmnet.
+/// The SHA-1 of this script in Redis's cache shows that pmnet requested the first rewrite of this Redis process.
 const MARK: &str = "return 'pmnet: the first rewrite of this process is of a whole AOF'";
 const MARK_SHA: &str = "ef44ab03a99069adffc3c5ac6c9bb405492d5dfe";
 
-/// Rewrite that is needed before anything may be written.
+/// The rewrite that is needed before anything may be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TornEnd {
     /// The AOF does not end with a torn transaction.
     None,
-    /// A rewrite must have started.
+    /// A rewrite must have started before anything is written.
     Start,
-    /// A rewrite must have ended.
+    /// A rewrite must have ended before anything is written.
     End,
 }
 
 impl TornEnd {
-    /// Decides by the `INFO` of a Redis with an AOF which rewrite is needed. `cuts`: the setting `aof-load-truncated`;
-    /// if its value is unknown, the weakest value is assumed.
+    /// Decides by the `INFO` of a Redis with an AOF which rewrite is needed. `cuts`: the value of the setting
+    /// `aof-load-truncated`; `None`: the value is unknown, and the weakest value is assumed.
     pub fn of(info: &HashMap<&str, &str>, version: (u32, u32), cuts: Option<&str>) -> TornEnd {
         let field = |name: &str| info.get(name).copied().unwrap_or("");
         let several_files = version >= FILES_VERSION;
@@ -67,8 +68,8 @@ impl TornEnd {
     }
 }
 
-/// Returns whether the rewrite that runs according to `info` rewrites a whole AOF, because
-/// [`RedisStore::leave_torn_end`] requested it.
+/// Returns whether the rewrite that `info` reports rewrites a whole AOF, because [`RedisStore::leave_torn_end`]
+/// requested this rewrite.
 ///
 /// # Errors
 /// `Retry` if Redis does not answer.
@@ -88,7 +89,7 @@ impl RedisStore {
     /// Makes Redis rewrite its AOF if the end of the AOF may be torn.
     ///
     /// # Errors
-    /// `Retry` until the rewrite has come far enough; `Fatal` if the user may not start it.
+    /// `Retry` until the rewrite has come far enough; `Fatal` if the user must not start a rewrite.
     pub(super) fn leave_torn_end(
         &self,
         connection: &mut Connection,

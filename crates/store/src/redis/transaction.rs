@@ -1,12 +1,13 @@
-//! One MULTI … EXEC: sent with one write, and every reply checked.
+//! One MULTI … EXEC. The transaction is sent with one write, and every reply is checked.
 //!
-//! A transaction is a list of slots: commands that belong to an item (an effect, or a command of a request), and
-//! pmnet's own commands (the change of the records, checks of the records, SELECT).
+//! A transaction is a list of slots. A slot has a command of an item (an effect, or a command of a request), or a
+//! command of pmnet itself (the change of the records, a check of the records, SELECT).
 //!
-//! Redis checks rights again when EXEC runs each command, and goes on after a command that it refuses. Such a refusal
-//! must do no harm: commands run in the database that was selected before MULTI, and scripts that select their own
-//! database change and check the records. Only a transaction for several databases has a SELECT inside. Outside of a
-//! transaction the connection is in database 0.
+//! When EXEC runs the commands, Redis checks rights again for each command. Redis refuses a command without the right,
+//! and continues with the next command. A command that Redis refuses inside EXEC must do no harm. So commands run in
+//! the database that was selected before MULTI, and the records are changed and checked by scripts that select their
+//! own database. Only a transaction for several databases contains a SELECT. Outside of a transaction the connection is
+//! in database 0.
 
 use bytes::Bytes;
 use pmnet_resp::{read, write_command};
@@ -20,7 +21,7 @@ use super::pending::expect_ok;
 use super::record::add_records;
 use super::{FLUSH_LUA, Link};
 
-/// Owner of the command in a slot.
+/// The owner of the command in a slot of the transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slot {
     /// A write of pmnet itself whose result is not needed.
@@ -28,15 +29,16 @@ enum Slot {
     Records,
     Select(u32),
     Item(usize),
-    /// A digest of the records. All digests in a transaction must be equal.
+    /// A digest of the records. All digests in one transaction must be equal.
     Seal,
 }
 
-/// Makes a digest of a hash of database 0. The digest does not depend on the order of the fields. ARGV has the hash, a
+/// Makes a digest of a hash of database 0. The digest does not depend on the order of the fields. ARGV is the hash, a
 /// secret of this transaction, and `begin` or `end`. The call with `begin` stores the digest in the hash. The call with
-/// `end` removes the digest if it is still right, and otherwise leaves a broken digest. With a broken digest, no
-/// process treats the records as its own, even if the answer to this transaction is lost. A client's code that changes
-/// the hash between the two calls cannot make a right digest, because it does not know the secret.
+/// `end` removes the digest if it still matches the hash. If the digest does not match any more, the call with `end`
+/// leaves a broken digest. If there is a broken digest, no process accepts the records as its own, even if the answer
+/// to this transaction is lost. A client's code that changes the hash between the two calls cannot make a matching
+/// digest, because it does not know the secret.
 const SEAL_LUA: &str = "redis.call('SELECT', 0)
 local hash = ARGV[1]
 local all, names, of, out = redis.call('HGETALL', hash), {}, {}, {}
@@ -59,11 +61,11 @@ return digest";
 /// The result of a transaction.
 #[derive(Debug)]
 pub enum Outcome {
-    /// The transaction ran: the reply of each command of an item, in order, with the item's number.
+    /// The transaction ran. For each command of an item, in order: the number of the item, and the reply.
     Ran(Vec<(usize, Bytes)>),
     /// Nothing ran, because Redis refused these items for good, with these errors.
     Refused(Vec<(usize, String)>),
-    /// Nothing ran: Redis reported with this error that memory is short, and queued nothing.
+    /// Nothing ran: Redis reported with this error that memory is short, and queued no command.
     NoMemory(String),
     /// The commands ran with these replies, but the change of the records failed for this reason. The connection must
     /// not be used any more.
@@ -71,15 +73,15 @@ pub enum Outcome {
     /// The transaction ran only in part, or in another database; see [`Torn`]. The connection must not be used any
     /// more.
     Torn(Torn),
-    /// The commands ran with these replies, and the records were changed. But the commands that wait for durability
-    /// failed, so no process knows whether the transaction is durable. The connection must not be used any more.
+    /// The commands ran with these replies, and the records were changed. But a command that waits for durability
+    /// failed, so it is not known whether the transaction is durable. The connection must not be used any more.
     Doubtful(Vec<(usize, Bytes)>, StoreError),
 }
 
 /// A transaction of which Redis executed only a part, or a part in another database.
 #[derive(Debug)]
 pub struct Torn {
-    /// The reason.
+    /// The reason why this happened.
     pub why: String,
     /// The items that did not run, or ran in another database.
     pub items: Vec<usize>,
@@ -87,12 +89,12 @@ pub struct Torn {
     pub recorded: bool,
 }
 
-/// Decides how an item's error is treated when Redis queues the item.
+/// How an error is treated with which Redis refuses to queue an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Items {
-    /// The item's client has its acknowledgement: if the error may be temporary, the batch waits.
+    /// The item's client already has its acknowledgement. If the error may be temporary, the batch waits.
     Promised,
-    /// The item's client is waiting: an error about memory or rights is its answer.
+    /// The item's client is waiting. An error about memory or rights is its answer.
     Asked,
 }
 
@@ -104,15 +106,15 @@ pub struct Transaction<'a> {
     /// Database in which the transaction began.
     home: u32,
     database: u32,
-    /// The secret of the transaction's seals; zeros: the transaction has no seal yet.
+    /// The secret of the transaction's seals; zeros: no seal was added yet.
     secret: [u8; 16],
 }
 
 impl<'a> Transaction<'a> {
-    /// Begins a transaction whose commands run in `database`, which must exist; `hash` has the records. `slot`: in a
-    /// Redis Cluster, the slot of its keys, if it has keys. The caller's commands are sent only after Redis has begun
-    /// the transaction. If Redis had refused SELECT or MULTI (because rights were taken away), the commands would run
-    /// in another database, or one by one.
+    /// Begins a transaction whose commands run in `database`, which must exist. `hash`: the hash with the records.
+    /// `slot`: in a Redis Cluster, the slot of the transaction's keys, if it has keys. The caller's commands are sent
+    /// only after Redis has begun the transaction. If Redis had refused SELECT or MULTI (because a right was taken
+    /// away), the commands would run in another database, or one by one.
     ///
     /// # Errors
     /// `Retry` if the transaction cannot begin, or if the records could not be written. The connection must not be used
@@ -124,7 +126,7 @@ impl<'a> Transaction<'a> {
         slot: Option<u16>,
     ) -> Result<Transaction<'a>, StoreError> {
         let connection = &mut link.connection;
-        // Redis does not check the rights that a script's commands need when it queues the script.
+        // When Redis queues a script, it does not check the rights that the script's commands need.
         connection.add(&[b"EVAL", MAY_RECORD_LUA.as_bytes(), b"1", hash]);
         if database != 0 {
             connection.add(&[b"SELECT", database.to_string().as_bytes()]);
@@ -134,10 +136,10 @@ impl<'a> Transaction<'a> {
         for _ in 0..2 + usize::from(database != 0) {
             expect_ok(&connection.reply()?)?;
         }
-        // A Redis that accepts no writes refuses a whole EXEC with a write in it, but accepts an EXEC that has only
-        // scripts. Neither of the two commands below changes anything.
+        // A Redis that accepts no writes refuses an EXEC that contains a write command as a whole, but accepts an EXEC
+        // that contains only scripts. So a write command is added that changes nothing.
         if let Some(home) = link.home {
-            // Redis also refuses this command if the slot is at another node or is being moved.
+            // Redis also refuses this command if another node serves the slot, or if the slot is being moved.
             connection.add(&[b"HDEL", &probe(slot.unwrap_or(home)), b""]);
         } else if database == 0 {
             connection.add(&[b"HSET", hash, OWNER, &link.owner]);
@@ -154,8 +156,8 @@ impl<'a> Transaction<'a> {
         })
     }
 
-    /// Selects `database` for the next commands. The database must exist: otherwise these commands would run in another
-    /// database.
+    /// Selects `database` for the next commands. The database must exist. If the database did not exist, these commands
+    /// would run in another database.
     pub fn select(&mut self, database: u32) {
         if self.database != database {
             self.database = database;
@@ -175,8 +177,8 @@ impl<'a> Transaction<'a> {
     }
 
     /// Adds a check of the records before (`"begin"`) or after (`"end"`) commands that run code. A client's code could
-    /// change the records between the two checks. pmnet cannot prevent such a change. But after such a change this
-    /// server stops, and so does every server of the shard that is started later.
+    /// change the records between the two checks, and pmnet cannot prevent this. But after such a change this server
+    /// stops, and so does every server of the shard that starts later.
     ///
     /// # Errors
     /// `Retry`: the system gave no random numbers.
@@ -198,7 +200,7 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
-    /// Adds `count` commands of an item, byte for byte.
+    /// Adds `count` commands of an item, whose bytes are `resp`.
     pub fn verbatim(&mut self, item: usize, count: usize, resp: &[u8]) {
         self.slots
             .extend(std::iter::repeat_n(Slot::Item(item), count));
@@ -225,26 +227,26 @@ impl<'a> Transaction<'a> {
     }
 
     /// Deletes the hash with the scripts of clients before a `SCRIPT FLUSH`, unless Redis would refuse the arguments of
-    /// that command. (Redis forgets pmnet's own scripts too. The next call reports it, and the server connects again
-    /// and loads them.)
+    /// that command. (A SCRIPT FLUSH makes Redis forget pmnet's own scripts, too. The next call reports this, and the
+    /// server connects again and loads them.)
     pub fn forget_scripts(&mut self, scripts: &[u8], arguments: &[&[u8]]) {
         let is_mode =
             |mode: &[u8]| mode.eq_ignore_ascii_case(b"ASYNC") || mode.eq_ignore_ascii_case(b"SYNC");
         if arguments.len() == 2 || (arguments.len() == 3 && is_mode(arguments[2])) {
             self.slots.push(Slot::Write);
-            // The transaction may run in another database; this script must not change the database of the next
+            // The transaction may run in another database than 0. This script must not change the database of the next
             // commands.
             let forget = b"redis.call('SELECT', 0) return redis.call('DEL', ARGV[1])";
             self.link.connection.add(&[b"EVAL", forget, b"0", scripts]);
         }
     }
 
-    /// Ends the transaction, sends it, and reads every reply. Afterwards the hash is watched again, and its watermark
-    /// must be `after` if the transaction ran, or `before` if it did not. `wait_replicas`: the call waits for this many
-    /// replicas, and for the sync; `None`: the caller waits for both.
+    /// Ends the transaction, sends it, and reads every reply. Afterwards the hash is watched again. Its watermark must
+    /// be `after` if the transaction ran, and `before` if it did not. `wait_replicas`: the call waits for the sync, and
+    /// for this many replicas; `None`: the caller waits.
     ///
     /// # Errors
-    /// `Retry` when nothing ran, or when the outcome is unknown; `Fatal` when code of a client changed the records.
+    /// `Retry` if nothing ran, or if the outcome is unknown; `Fatal` if code of a client changed the records.
     pub fn run(
         self,
         before: &[u8],
@@ -272,7 +274,7 @@ impl<'a> Transaction<'a> {
 
         let unqueued = read_queued(link, &slots, items)?;
         let executed = link.connection.reply()?;
-        // If the return to database 0 fails as well, the outcome of the transaction takes precedence over this error.
+        // If the return to database 0 fails, too, the outcome of the transaction takes precedence over this error.
         let back = if moved {
             link.connection.reply().and_then(|reply| expect_ok(&reply))
         } else {
@@ -332,7 +334,8 @@ impl<'a> Transaction<'a> {
         let mut seal = None;
         let mut unsealed = None;
         let mut unrecorded = None;
-        // The first command that ran in a wrong database: its number, and that database.
+        // The last SELECT, if Redis refused it: its database, and Redis's error. Commands after it run in a wrong
+        // database.
         let mut misplaced: Option<(u32, String)> = None;
         let mut torn: Option<(u32, String, Vec<usize>)> = None;
         for (slot, result) in slots.iter().zip(results) {
@@ -389,7 +392,7 @@ impl<'a> Transaction<'a> {
     }
 }
 
-/// Reads the reply to the wait of [`Transaction::run`].
+/// Reads the reply to the command with which [`Transaction::run`] waits.
 fn read_waited(link: &mut Link, wait_replicas: Option<u32>) -> Result<(), StoreError> {
     wait_replicas.map_or(Ok(()), |replicas| {
         link.read_wait(WaitFor::Updates, replicas)
@@ -404,7 +407,7 @@ struct Unqueued {
     /// Items that are refused for good.
     refused: Vec<(usize, String)>,
     no_memory: Option<String>,
-    /// The reason why the whole transaction waits; `None`: it does not wait.
+    /// The reason why the whole transaction must wait; `None`: it need not wait.
     stop: Option<StoreError>,
 }
 
@@ -427,7 +430,7 @@ fn read_queued(link: &mut Link, slots: &[Slot], items: Items) -> Result<Unqueued
             Slot::Item(item) if error.starts_with("NOPERM ") => {
                 found.refused.push((*item, error.to_owned()));
             }
-            // pmnet could not determine the keys of this command beforehand.
+            // pmnet could not find out the keys of this command before it sent the command.
             Slot::Item(item) if link.home.is_some() && is_elsewhere(error) => {
                 found.refused.push((*item, ELSEWHERE_TEXT.to_owned()));
             }

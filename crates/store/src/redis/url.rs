@@ -11,17 +11,17 @@ use pmnet_wire::slots::parse_slots;
 use super::masters::{ASKED_MAX, Guides, Wanted, endpoint};
 use crate::{OpenError, Passwords};
 
-/// Port of a Redis server when the URL names none.
+/// Port of a Redis server if the URL names no port.
 const PORT_DEFAULT: u16 = 6379;
-/// Port of a Sentinel when the URL names none.
+/// Port of a Sentinel if the URL names no port.
 const SENTINEL_PORT_DEFAULT: u16 = 26379;
-/// Largest number of replicas for which a URL may ask to wait.
+/// Maximum number of replicas for which a URL may ask writes to wait.
 pub const WAIT_REPLICAS_MAX: u32 = 64;
 
 /// A parsed store address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisUrl {
-    /// Name or address, IPv6 without its brackets.
+    /// Host name or address; an IPv6 address is without its brackets.
     pub host: String,
     /// TCP port.
     pub port: u16,
@@ -29,22 +29,23 @@ pub struct RedisUrl {
     pub user: Option<String>,
     /// Password, if one is given.
     pub password: Option<Secret>,
-    /// Number of replicas that must hold a batch before it counts as durable; 0: none.
+    /// Number of replicas that must have a batch before it counts as durable; 0: no replica is needed.
     pub wait_replicas: u32,
     /// Settings of TLS, if it is used.
     pub tls: Option<ClientTls>,
-    /// The name in all certificates. `None`: each certificate has the host name by which its server is reached.
+    /// The name that all certificates must have. `None`: each certificate must have the host name by which its server
+    /// is reached.
     pub tls_name: Option<String>,
     /// Processes to ask for the master's host and port, if Sentinels or nodes name the master.
     pub guides: Option<Guides>,
 }
 
 impl RedisUrl {
-    /// Returns the settings for another Redis at `host` and `port`. User and password stay the same; for TLS, the other
-    /// Redis's certificate must name `host`.
+    /// Returns the settings for another Redis, at `host` and `port`. User and password stay the same; for TLS, the
+    /// other Redis's certificate must name `host`.
     ///
     /// # Errors
-    /// If no certificate can have that name, a sentence that says so.
+    /// If no certificate can have that name, a sentence that says this.
     pub fn at(&self, host: &str, port: u16) -> Result<RedisUrl, String> {
         let renamed = |tls: &ClientTls| match self.tls_name {
             None => tls.named(host),
@@ -59,7 +60,8 @@ impl RedisUrl {
         })
     }
 
-    /// Returns the settings for one of the processes that are asked for the master. A Sentinel has users of its own.
+    /// Returns the settings for a connection to one of the processes that are asked for the master. A Sentinel has
+    /// users of its own.
     ///
     /// # Errors
     /// The errors of [`RedisUrl::at`].
@@ -77,8 +79,8 @@ impl RedisUrl {
         Ok(url)
     }
 
-    /// Parses the URL of a Redis; `None`: the URL is that of another store. `passwords` take the place of the passwords
-    /// in the URL.
+    /// Parses the URL of a Redis; returns `None` if the URL is that of another store. `passwords` take the place of
+    /// passwords in the URL.
     ///
     /// # Errors
     /// [`OpenError::Url`] with the reason; a password is never repeated.
@@ -119,8 +121,8 @@ impl RedisUrl {
         }
     }
 
-    /// Parses the text after `redis+sentinel://`. Host and port are those of the first Sentinel until the Sentinels
-    /// have answered.
+    /// Parses the text after `redis+sentinel://`. Until the Sentinels have answered, host and port are those of the
+    /// first Sentinel.
     ///
     /// # Errors
     /// [`OpenError::Url`] with the reason; the password is never repeated.
@@ -136,8 +138,8 @@ impl RedisUrl {
         })
     }
 
-    /// Parses the text after `redis+cluster://`. Host and port are those of the first node until the nodes have
-    /// answered.
+    /// Parses the text after `redis+cluster://`. Until the nodes have answered, host and port are those of the first
+    /// node.
     ///
     /// # Errors
     /// The errors of [`RedisUrl::parse_sentinel`].
@@ -153,7 +155,7 @@ impl RedisUrl {
         })
     }
 
-    /// Parses hosts, and the name or slots after them. A host without a port gets `port`.
+    /// Parses hosts, and the name or the slots after the hosts. A host without a port gets `port`.
     fn parse_guided(
         rest: &str,
         secure: bool,
@@ -395,8 +397,8 @@ mod tests {
         assert_eq!(login(&url.at("c", 2).unwrap()), both("u", "p"));
         assert_eq!(login(&url.guide(&place).unwrap()), both("s@", "q"));
         assert_eq!(url.wait_replicas, 1);
-        // If the URL names no user or password for Sentinels, no login is sent to the Sentinels. In particular, they
-        // never get the password of Redis.
+        // If the URL names no user or password for Sentinels, no login is sent to the Sentinels. In particular,
+        // Sentinels never get the password of Redis.
         let url = read("redis+sentinel://u:@a/m", None).unwrap();
         assert_eq!(login(&url.guide(&place).unwrap()), (None, None));
         let url = read("redis+cluster://u:@a/0-9", None).unwrap();

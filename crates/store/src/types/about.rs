@@ -1,6 +1,6 @@
 //! Facts about a store: `INFO`, `CONFIG`, `COMMAND` and other commands that clients and tools send first.
 //!
-//! Answers have the form of Redis 7.0.15. An unknown fact is left out, never invented.
+//! Answers have the form of Redis 7.0.15. If the store does not know a fact, the answer leaves it out.
 
 use std::ops::ControlFlow;
 
@@ -13,10 +13,11 @@ use crate::rows::{About, Order};
 
 /// The version of Redis whose commands and replies this store implements.
 const REDIS_VERSION: &str = "7.0.15";
-/// Largest number of members, and of bytes in each, of a hash or sorted set that Redis keeps as a list; largest number
-/// of members of a set of integers.
+/// Maximum number of members of a hash or sorted set that Redis keeps as a list.
 const LISTPACK_ENTRIES: u64 = 128;
+/// Maximum number of bytes of each member of such a hash or sorted set.
 const LISTPACK_BYTES: usize = 64;
+/// Maximum number of members of a set of integers that Redis keeps as an array.
 const INTSET_ENTRIES: u64 = 512;
 /// Longest string that Redis keeps in one allocation with its object (`embstr`), in bytes.
 const EMBEDDED_BYTES: usize = 44;
@@ -27,7 +28,7 @@ const SAMPLES: u64 = 5;
 
 const NO_CLUSTER: Stop = error("ERR This instance has cluster support disabled");
 
-/// Returns a subcommand, and its arguments.
+/// Returns the subcommand of this call, and the arguments after it.
 fn subcommand<'c>(call: &Call<'c, '_>) -> Outcome<(&'c [u8], &'c [&'c [u8]])> {
     let (word, rest) = call.arguments.split_first().ok_or(SYNTAX)?;
     Ok((word, rest))
@@ -40,7 +41,7 @@ fn unknown(call: &Call<'_, '_>, word: &[u8]) -> Stop {
     Stop::Error(text.into_bytes().into())
 }
 
-/// The sections of INFO, by their names.
+/// The sections of INFO that this store has, by name.
 const SECTIONS: [&str; 9] = [
     "server",
     "clients",
@@ -131,7 +132,7 @@ fn memory(about: &About) -> Lines {
     ])
 }
 
-/// Lines that do not depend on the stored data.
+/// Returns the lines of a section that do not depend on the stored data.
 fn fixed(section: &str, about: &About) -> Lines {
     let pairs: &[(&str, &str)] = match section {
         "clients" => &[("blocked_clients", "0"), ("cluster_connections", "0")],
@@ -249,7 +250,7 @@ pub fn command(call: &mut Call<'_, '_>) -> Outcome {
                 reply_command(call, name);
             }
         }
-        // This store has no documentation of commands, because Redis's own is better.
+        // This store has no documentation of commands, because the documentation that Redis gives is better.
         () if is(word, "DOCS") => call.reply.map(0),
         () => return Err(unknown(call, word)),
     }
@@ -270,7 +271,7 @@ fn reply_command(call: &mut Call<'_, '_>, name: &[u8]) {
     for number in [first, last, step] {
         call.reply.integer(number);
     }
-    // Empty lists: categories, hints, details of key positions, subcommands.
+    // The four empty lists are categories, hints, details of key positions, and subcommands.
     for _ in 0..4 {
         call.reply.array(0);
     }
@@ -285,7 +286,7 @@ pub fn time(call: &mut Call<'_, '_>) -> Outcome {
 }
 
 pub fn lastsave(call: &mut Call<'_, '_>) -> Outcome {
-    // All data is always durable, so the last save is now.
+    // All data is always durable, so the last save was now.
     let now = call.keys.now() / 1000;
     call.reply.count(now);
     Ok(())

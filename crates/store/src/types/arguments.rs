@@ -8,7 +8,7 @@ use super::float;
 use super::long_double::Long;
 use crate::rows::Fault;
 
-/// Reason why a command ends before its usual reply.
+/// The reason why a command ends without its usual reply.
 #[derive(Debug)]
 pub enum Stop {
     /// The reply is this error; the command has changed nothing.
@@ -23,7 +23,7 @@ impl From<Fault> for Stop {
     }
 }
 
-/// Outcome of a command.
+/// Result of a command, or of a part of a command.
 pub type Outcome<T = ()> = Result<T, Stop>;
 
 /// Returns an error reply.
@@ -56,24 +56,24 @@ pub fn is(argument: &[u8], word: &str) -> bool {
     float::c_string(argument).eq_ignore_ascii_case(word.as_bytes())
 }
 
-/// Returns an integer.
+/// Parses an integer.
 pub fn integer(text: &[u8]) -> Outcome<i64> {
     parse_integer(text).ok_or(NOT_AN_INTEGER)
 }
 
-/// Returns an integer that is at least `least`; `why` is the error for anything else.
+/// Parses an integer that is at least `least`; `why` is the error for anything else.
 pub fn at_least(text: &[u8], least: i64, why: &'static str) -> Outcome<i64> {
     parse_integer(text)
         .filter(|number| *number >= least)
         .ok_or(error(why))
 }
 
-/// Returns a count, which may be 0.
+/// Parses a count, which may be 0.
 pub fn positive(text: &[u8]) -> Outcome<u64> {
     at_least(text, 0, "ERR value is out of range, must be positive").map(i64::unsigned_abs)
 }
 
-/// Returns a count that may be negative, and whose absolute value fits.
+/// Parses a count that may be negative. Its absolute value must fit into an `i64`.
 pub fn signed_count(text: &[u8]) -> Outcome<i64> {
     let count = integer(text)?;
     if count == i64::MIN {
@@ -84,7 +84,7 @@ pub fn signed_count(text: &[u8]) -> Outcome<i64> {
     Ok(count)
 }
 
-/// Returns the number of a database.
+/// Parses the number of a database.
 pub fn database(text: &[u8]) -> Outcome<u32> {
     let number = integer(text)?;
     if i32::try_from(number).is_err() {
@@ -98,7 +98,7 @@ pub fn database(text: &[u8]) -> Outcome<u32> {
         .ok_or(NO_SUCH_DATABASE)
 }
 
-/// Returns a score.
+/// Parses a score.
 pub fn double(text: &[u8]) -> Outcome<f64> {
     float::double(text).ok_or(NOT_A_FLOAT)
 }
@@ -106,13 +106,13 @@ pub fn double(text: &[u8]) -> Outcome<f64> {
 /// Checks the time for which a client wants to wait, in seconds. The store itself does not wait: the client's front
 /// asks again. `now` is in ms since 1970.
 pub fn timeout(text: &[u8], now: u64) -> Outcome {
-    /// 2^63 milliseconds, one more than a signed integer holds.
+    /// 2^63 milliseconds, which exceeds the largest signed integer by one.
     const MILLIS_MAX: f64 = 9_223_372_036_854_775_808.0;
     // Redis reads the number as a long double.
     let seconds = Long::parse(text).and_then(|_| float::limit(text));
     let seconds = seconds.ok_or(error("ERR timeout is not a float or out of range"))?;
     let millis = (seconds * 1000.0).ceil();
-    // Redis 7.0 converts larger numbers without a check, and they become negative.
+    // Redis 7.0 does not check larger numbers: it converts them to negative times.
     if !(0.0..MILLIS_MAX).contains(&millis) {
         return Err(error("ERR timeout is negative"));
     }
@@ -141,19 +141,19 @@ impl<'a> Options<'a> {
         Some(first)
     }
 
-    /// Returns the arguments that were not taken yet.
+    /// Returns the arguments that have not been taken yet.
     pub fn left(&self) -> &'a [&'a [u8]] {
         self.rest
     }
 
-    /// Returns the argument of the option that was taken last; a syntax error if there is none.
+    /// Takes the argument of the option that was taken last. If there is no further argument, returns a syntax error.
     pub fn value(&mut self) -> Outcome<&'a [u8]> {
         self.next().ok_or(SYNTAX)
     }
 }
 
-/// Returns first and last index of a part of a sequence. `start` and `end` count as in Redis: from 0, or from the end
-/// if negative. `None`: the part is empty.
+/// Returns the first and the last index of a slice of a sequence with `length` elements. `start` and `end` count from 0
+/// or, if negative, from the end of the sequence, as in Redis. `None`: the slice is empty.
 pub fn slice(start: i64, end: i64, length: u64) -> Option<(u64, u64)> {
     let length = i64::try_from(length).unwrap_or(i64::MAX);
     let from_front = |index: i64| if index < 0 { length + index } else { index };
@@ -161,7 +161,7 @@ pub fn slice(start: i64, end: i64, length: u64) -> Option<(u64, u64)> {
     (start <= end).then_some((start.unsigned_abs(), end.unsigned_abs()))
 }
 
-/// Returns the arguments of `LMPOP` and `ZMPOP`: keys, end of the collection, count.
+/// Parses the arguments of `LMPOP` and `ZMPOP`: the keys, the end of the collection from which to pop, and the count.
 pub fn many<'a, T>(
     arguments: &'a [&'a [u8]],
     side: impl FnOnce(&[u8]) -> Outcome<T>,

@@ -1,12 +1,13 @@
 //! Whole numbers of any size, for the exact conversion of floating-point text.
 
-/// A natural number: 32-bit digits, the lowest first, without zeros at the top.
+/// A natural number as a list of 32-bit digits, the lowest digit first, without zeros at the highest places.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Big(Vec<u32>);
 
 /// Bits of one digit.
 const DIGIT_BITS: usize = 32;
-/// Divisor that splits off a group of decimal digits when a number is written, and the number of digits in the group.
+/// Divisor with which a group of decimal digits is split off when a number is written, and the number of digits in the
+/// group.
 const DECIMAL: (u32, usize) = (1_000_000_000, 9);
 
 impl Big {
@@ -35,7 +36,7 @@ impl Big {
         })
     }
 
-    /// Multiplies by `factor`, and adds `more`.
+    /// Multiplies the number by `factor`, and then adds `more`.
     pub fn multiply_add(&mut self, factor: u32, more: u32) {
         let mut carry = u64::from(more);
         for digit in &mut self.0 {
@@ -75,7 +76,7 @@ impl Big {
         out
     }
 
-    /// Returns `self / 2^count` rounded down, and how the remainder compares with half of `2^count`.
+    /// Returns `self / 2^count` rounded down, and the comparison of the remainder with half of `2^count`.
     pub fn shifted_right(&self, count: usize) -> (Big, std::cmp::Ordering) {
         let mut out = Big(self.0.get(count / DIGIT_BITS..).unwrap_or(&[]).to_vec());
         let bits = count % DIGIT_BITS;
@@ -101,7 +102,7 @@ impl Big {
         lengths.then_with(|| self.0.iter().rev().cmp(other.0.iter().rev()))
     }
 
-    /// Adds `other`.
+    /// Adds `other` to the number.
     pub fn add(&mut self, other: &Big) {
         let mut carry = 0u64;
         let length = self.0.len().max(other.0.len()) + 1;
@@ -114,7 +115,7 @@ impl Big {
         self.trim();
     }
 
-    /// Subtracts `other`, which must not be larger than `self`.
+    /// Subtracts `other` from the number, which must not be smaller than `other`.
     pub fn subtract(&mut self, other: &Big) {
         let mut borrow = 0i64;
         for (at, digit) in self.0.iter_mut().enumerate() {

@@ -19,7 +19,7 @@ fn offset(text: &[u8]) -> Outcome<u64> {
         .ok_or(BAD_OFFSET)
 }
 
-/// Returns byte and mask of a bit; the first bit of a byte is its highest.
+/// Returns the byte that has this bit, and the mask of the bit in its byte. The first bit of a byte is its highest bit.
 fn place(offset: u64) -> (usize, u8) {
     (size(offset >> 3), 0x80 >> (offset & 7))
 }
@@ -42,7 +42,7 @@ pub fn setbit(call: &mut Call<'_, '_>) -> Outcome {
     }
     let old = value[byte] & mask != 0;
     if old == bit && !grows {
-        // The bit has this value already, and the value does not grow: nothing is written, and the key counts as
+        // The bit already has this value, and the string does not grow. So nothing is written, and the key counts as
         // unchanged.
         call.reply.flag(old);
         return Ok(());
@@ -66,7 +66,7 @@ pub fn getbit(call: &mut Call<'_, '_>) -> Outcome {
     Ok(())
 }
 
-/// Returns first and last bit of a range that is given in bytes or bits; `None` if the range is empty.
+/// Returns the first and the last bit of a range that is given in bytes or in bits; `None` if the range is empty.
 fn bits(start: i64, end: i64, length: usize, in_bits: bool) -> Option<(u64, u64)> {
     let length = i64::try_from(length).unwrap_or(i64::MAX);
     let total = if in_bits { length * 8 } else { length };

@@ -36,7 +36,7 @@ fn invalid(name: &str) -> Stop {
 }
 
 impl<'a> End<'a> {
-    /// Returns a time to live in seconds.
+    /// Makes an `End` from a time to live in seconds.
     pub fn seconds(text: &'a [u8]) -> End<'a> {
         End {
             text,
@@ -45,7 +45,7 @@ impl<'a> End<'a> {
         }
     }
 
-    /// Returns a time to live in milliseconds.
+    /// Makes an `End` from a time to live in milliseconds.
     pub fn milliseconds(text: &'a [u8]) -> End<'a> {
         End {
             unit: Unit::Milliseconds,
@@ -53,7 +53,7 @@ impl<'a> End<'a> {
         }
     }
 
-    /// Reads EX, PX, EXAT or PXAT with its argument. If the same option is given again, its later value counts.
+    /// Reads EX, PX, EXAT or PXAT with its argument. If an option is given twice, its later value counts.
     pub fn option(
         option: &[u8],
         options: &mut Options<'a>,
@@ -80,7 +80,7 @@ impl<'a> End<'a> {
         }))
     }
 
-    /// Returns the time of expiry, in ms since 1970; an error if it is not positive or too large.
+    /// Returns the time of expiry, in ms since 1970. Returns an error if the time is not positive, or is too large.
     pub fn time(&self, call: &Call<'_, '_>) -> Outcome<u64> {
         let value = integer(self.text)?;
         let span = value
@@ -104,7 +104,7 @@ fn now(call: &Call<'_, '_>) -> i64 {
     i64::try_from(call.keys.now()).unwrap_or(i64::MAX)
 }
 
-/// Sets the time of expiry of an existing key, or removes the key if that time is past.
+/// Sets the time of expiry of an existing key. If this time has passed, removes the key.
 pub fn change(call: &mut Call<'_, '_>, key: &[u8], old: u64, new: u64) -> Outcome {
     if new != 0 && new <= call.keys.now() {
         return call.remove(key);
@@ -150,7 +150,7 @@ impl Conditions {
                 () if is(option, "GT") => found.gt = true,
                 () if is(option, "LT") => found.lt = true,
                 () => {
-                    // Redis cuts line ends off the end of the text.
+                    // Redis removes line ends from the end of the text.
                     let shown = without_line_ends(c_string(option));
                     let text = [b"ERR Unsupported option ", shown].concat();
                     return Err(Stop::Error(text.into()));

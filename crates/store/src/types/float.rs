@@ -1,19 +1,20 @@
-//! Floating-point numbers as C reads and writes them: `strtod` and `%.17g`.
+//! Floating-point numbers as the C library reads and writes them: `strtod` and `%.17g`.
 //!
-//! Redis passes the text of its clients to the C library, so its replies depend on these rules.
+//! Redis passes the text of its clients to the C library, so its replies depend on the rules of the C library.
 
 use std::cmp::Ordering;
 
 use super::big::Big;
 
-/// Significant digits of `%.17g`.
+/// Number of significant digits of `%.17g`.
 const SIGNIFICANT: i32 = 17;
-/// Number of significant digits after the point if one digit is before it.
+/// Number of digits after the point if there is one digit before the point.
 const PLACES_BEHIND_ONE: usize = 16;
-/// With an exponent beyond this, a number is infinite or zero in every format.
+/// Exponent beyond which a number is infinite or zero in every format.
 const EXPONENT_MAX: i64 = 100_000;
 
-/// A binary floating-point format: number of bits of the mantissa, and exponents of its lowest bit.
+/// A binary floating-point format: the number of bits of the mantissa, and the lowest and highest exponents of the
+/// mantissa's lowest bit.
 pub struct Format {
     pub bits: usize,
     pub low_min: i64,
@@ -44,12 +45,12 @@ pub enum Text {
 pub enum Rounded {
     /// The number is too large for the format.
     Over,
-    /// `mantissa * 2^low`; a mantissa of 0 may stand for a number too small for the format.
+    /// The number `mantissa * 2^low`. A mantissa of 0 may stand for a number that is too small for the format.
     Finite { mantissa: u64, low: i64 },
 }
 
-/// Reads a number at the start of a text, as `strtod` does, but without leading white space. Returns sign, number and
-/// length in bytes; `None` if there is no number.
+/// Reads a number at the start of a text like `strtod`, but without leading white space. Returns the sign, the number,
+/// and the length of its text in bytes; `None` if there is no number.
 pub fn scan(text: &[u8]) -> Option<(bool, Text, usize)> {
     let negative = text.first() == Some(&b'-');
     let start = usize::from(matches!(text.first(), Some(b'-' | b'+')));
@@ -85,7 +86,7 @@ pub fn scan(text: &[u8]) -> Option<(bool, Text, usize)> {
     Some((negative, text, start + end))
 }
 
-/// Returns the length of `nan` or `nan(letters)`.
+/// Returns the length of `nan` or `nan(letters)` at the start of `rest`.
 fn not_a_number(rest: &[u8]) -> usize {
     let payload = rest.get(3..).and_then(|tail| {
         let inside = tail.strip_prefix(b"(")?;
@@ -97,8 +98,8 @@ fn not_a_number(rest: &[u8]) -> usize {
     3 + payload.unwrap_or(0)
 }
 
-/// Reads digits with at most one point: returns their values, minus the number of digits after the point, and the
-/// length. `None`: there is no digit.
+/// Reads digits with at most one point. Returns the values of the digits, the negated number of digits after the point,
+/// and the length of the text. `None`: there is no digit.
 fn digits(text: &[u8], hexadecimal: bool) -> Option<(Vec<u8>, i64, usize)> {
     let radix = if hexadecimal { 16 } else { 10 };
     let (mut found, mut behind, mut point, mut length) = (Vec::new(), 0, false, 0);
@@ -116,7 +117,8 @@ fn digits(text: &[u8], hexadecimal: bool) -> Option<(Vec<u8>, i64, usize)> {
     (!found.is_empty()).then_some((found, -behind, length))
 }
 
-/// Returns an exponent (with its letter), and the length of its text; large exponents are limited to [`EXPONENT_MAX`].
+/// Returns an exponent, and the length of its text with the letter before it. Large exponents are limited to
+/// [`EXPONENT_MAX`].
 fn exponent_part(text: &[u8], hexadecimal: bool) -> Option<(i64, usize)> {
     let letter = if hexadecimal { b'p' } else { b'e' };
     if text.first()?.to_ascii_lowercase() != letter {
@@ -148,7 +150,7 @@ pub fn round(numerator: &Big, denominator: &Big, exponent: i64, format: &Format)
     }
     let signed = |bits: usize| i64::try_from(bits).unwrap_or(i64::MAX);
     let bits = signed(format.bits);
-    // Returns the exponent of the lowest bit if the quotient has as many bits as the format, or one bit more.
+    // Returns the exponent of the lowest bit for a quotient that has as many bits as the format, or one more.
     let excess = signed(numerator.bits()) - signed(denominator.bits()) - bits;
     let low = (exponent + excess).max(format.low_min);
     let shift = low - exponent;
@@ -232,8 +234,8 @@ pub fn round_text(digits: &[u8], hexadecimal: bool, exponent: i64, format: &Form
     round(&number, &under, 0, format)
 }
 
-/// Returns a double, and whether the number is beyond the range of the format: the double is infinity or 0 in this
-/// case.
+/// Returns a double, and whether the number is beyond the range of doubles. Beyond the range of doubles, the double is
+/// infinity or 0.
 fn double_of(negative: bool, text: &Text) -> (f64, bool) {
     let (value, beyond) = match text {
         Text::Infinite => (f64::INFINITY, false),
@@ -255,7 +257,7 @@ fn double_of(negative: bool, text: &Text) -> (f64, bool) {
 fn assemble(mantissa: u64, low: i64) -> f64 {
     let explicit = DOUBLE.bits - 1;
     let hidden = 1u64 << explicit;
-    // A mantissa with fewer bits belongs to the lowest exponent.
+    // A mantissa with fewer bits than the format belongs to the lowest exponent.
     let exponent = if mantissa < hidden {
         0
     } else {
@@ -274,15 +276,16 @@ fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t'..=b'\r')
 }
 
-/// Returns a score or weight: the whole text must be a number within range, without leading white space, and not "nan".
+/// Parses a score or a weight. The whole text must be a number within the range of doubles, without leading white
+/// space, and not "nan".
 pub fn double(text: &[u8]) -> Option<f64> {
     let (negative, number, length) = scan(text)?;
     let (value, beyond) = double_of(negative, &number);
     (length == text.len() && !beyond && !value.is_nan()).then_some(value)
 }
 
-/// Returns the limit of a range of scores as `strtod` reads it: leading white space, numbers beyond the range and an
-/// empty text are accepted, "nan" is not.
+/// Parses the limit of a range of scores like `strtod`. Leading white space, numbers beyond the range, and an empty
+/// text are accepted; "nan" is not.
 pub fn limit(text: &[u8]) -> Option<f64> {
     let text = c_string(text);
     if text.is_empty() {
@@ -300,7 +303,7 @@ pub fn double_text(value: f64) -> String {
     if value.is_infinite() {
         return if value > 0.0 { "inf" } else { "-inf" }.into();
     }
-    // Format: one digit, a point, and all other significant digits.
+    // This format has one digit, a point, and all other significant digits.
     let scientific = format!("{value:.*e}", PLACES_BEHIND_ONE);
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
@@ -319,7 +322,7 @@ pub fn double_text(value: f64) -> String {
     format!("{}e{sign}{:02}", trim(mantissa), exponent.abs())
 }
 
-/// Returns a score as Redis writes it inside a small sorted set: whole numbers in full.
+/// Returns a score as Redis writes it inside a small sorted set, where whole numbers are written in full.
 pub fn score_text(value: f64) -> String {
     /// Whole numbers up to this value are written in full.
     const WHOLE_MAX: f64 = 4_611_686_018_427_387_904.0;
@@ -380,7 +383,7 @@ mod tests {
         }
     }
 
-    /// Texts that the standard library accepts too must give the same double.
+    /// Texts that the standard library accepts must give the same double as in the standard library.
     #[test]
     fn random_doubles_are_read_as_by_the_standard_library() {
         let mut state = 1u64;

@@ -8,8 +8,8 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     attempt(pattern, text, 0, &mut false)
 }
 
-/// `give_up`: a star has tried all the rest of the text without a match, so longer matches of earlier stars need not be
-/// tried.
+/// `give_up` is set when a star has tried all the rest of the text without a match, so that earlier stars need not try
+/// longer matches.
 fn attempt(mut pattern: &[u8], mut text: &[u8], depth: u32, give_up: &mut bool) -> bool {
     if depth > DEPTH_MAX {
         *give_up = true;
@@ -66,8 +66,8 @@ fn attempt(mut pattern: &[u8], mut text: &[u8], depth: u32, give_up: &mut bool) 
     pattern.is_empty() && text.is_empty()
 }
 
-/// Returns whether a byte is in the class that begins here, and the rest of the pattern from the last byte of the class
-/// on.
+/// Returns whether a byte is in the class that begins at the start of `pattern`. Also returns the rest of the pattern,
+/// beginning with the last byte of the class.
 fn class(mut pattern: &[u8], byte: u8) -> (bool, &[u8]) {
     let inverted = pattern.first() == Some(&b'^');
     if inverted {

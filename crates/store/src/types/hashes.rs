@@ -14,7 +14,7 @@ use super::members::ALL;
 use crate::rows::Order;
 
 impl Call<'_, '_> {
-    /// Writes a field of a hash whose head is written later; returns whether the field is new.
+    /// Writes a field of a hash. The caller writes the head of the hash later. Returns whether the field is new.
     fn put_field(&mut self, hash: &mut Head, field: &[u8], value: &[u8]) -> Outcome<bool> {
         let new = !self.keys.has(hash.id, Part::Members, field)?;
         self.keys.put_member(hash.id, Part::Members, field, value)?;
@@ -80,7 +80,7 @@ pub fn hsetnx(call: &mut Call<'_, '_>) -> Outcome {
     Ok(())
 }
 
-/// Calls `look` with the old value of a field if the field exists.
+/// Calls `look` with the old value of a field, if the field exists.
 fn old<T>(
     call: &Call<'_, '_>,
     hash: Option<&Head>,

@@ -1,4 +1,4 @@
-//! Items of memcached: the rule of [`pmnet_wire::item`] on strings.
+//! Items of memcached: applies the rule of [`pmnet_wire::item`] to strings.
 
 use pmnet_wire::item::{Change, Old, Touch, Written};
 
@@ -6,7 +6,7 @@ use super::Call;
 use super::arguments::{Outcome, SYNTAX, error};
 use super::expiry;
 
-/// A change of an item: a key, and the change.
+/// Executes a change of an item. Its arguments are a key and the change.
 pub fn item(call: &mut Call<'_, '_>) -> Outcome {
     let [key, change @ ..] = call.arguments else {
         return Err(SYNTAX);

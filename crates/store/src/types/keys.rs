@@ -120,7 +120,7 @@ pub fn dbsize(call: &mut Call<'_, '_>) -> Outcome {
 
 pub fn randomkey(call: &mut Call<'_, '_>) -> Outcome {
     let count = call.keys.count_heads(call.database)?;
-    // Some of the drawn keys may have expired. Redis also tries this number of times.
+    // Some of the randomly chosen keys may have expired. Redis, too, tries this number of times.
     for _ in 0..if count == 0 { 0 } else { 100 } {
         let skip = call.keys.random_below(count);
         if let Some((key, head)) = call.keys.nth_head(call.database, skip)?

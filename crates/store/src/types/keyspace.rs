@@ -1,8 +1,8 @@
-//! Keys and collections over rows: the part that all types share.
+//! Keys and collections over rows: the code that all types share.
 //!
 //! If a key is removed, overwritten or expired, its members are no longer reachable, because the number of its
-//! collection is not used again. The rows of these members are removed later, a bounded number in each transaction that
-//! writes ([`Keyspace::sweep`]).
+//! collection is never used again. The rows of these members are removed later, a bounded number in each transaction
+//! that writes ([`Keyspace::sweep`]).
 
 use std::cell::Cell;
 use std::ops::{Bound, ControlFlow};
@@ -15,22 +15,22 @@ use super::layout::{
 use super::scan::Cursors;
 use crate::rows::{About, Fault, Order, Row, Rows, Update};
 
-/// Largest number of members that are removed together with their collection. A larger collection is left to
-/// [`Keyspace::sweep`].
+/// Largest number of members that are removed together with their collection. The members of a larger collection are
+/// left to [`Keyspace::sweep`].
 const REMOVED_AT_ONCE: u64 = 64;
 /// Number of keys that one transaction checks for expiry.
 const LOOKED_AT: usize = 16;
-/// Longest string that a command may build from several arguments, in bytes. `GET` can return such a string, alone and
-/// in a transaction.
+/// Longest string that a command may build from several arguments, in bytes. `GET` can return a string of this length,
+/// alone and in a transaction.
 pub const STRING_BYTES_MAX: usize = crate::REPLY_BYTES_MAX - 64;
 /// Maximum number of unreachable rows that one transaction removes.
 pub const SWEPT_ROWS: usize = 512;
 
-/// Function that is called with keys and their heads.
+/// Function that is called with each visited key and its head.
 pub type VisitHead<'v> = dyn FnMut(&[u8], Head) -> ControlFlow<()> + 'v;
-/// Range of names of members.
+/// Range of the names of members.
 pub type Names<'n> = (Bound<&'n [u8]>, Bound<&'n [u8]>);
-/// Function that is called with the members of a collection: name and row.
+/// Function that is called with the name and the row of each visited member of a collection.
 pub type VisitMember<'v> = dyn FnMut(&[u8], Row<'_>) -> ControlFlow<()> + 'v;
 
 /// Returns the rows of members between two names.
@@ -49,17 +49,17 @@ fn rows_of(id: u64, part: Part, (from, to): Names<'_>) -> (Bound<Vec<u8>>, Bound
 /// The keys of all databases in one transaction.
 pub struct Keyspace<'r> {
     rows: &'r mut dyn Rows,
-    /// Milliseconds since 1970.
+    /// The time of the transaction, in milliseconds since 1970.
     now: u64,
     /// Positions of iterations, which outlive the transaction.
     pub cursors: &'r mut Cursors,
-    /// Numbers of the databases' key spaces, as far as they have been read.
+    /// Numbers of the databases' key spaces. A number is missing until it has been read from the rows.
     spaces: [Cell<Option<u64>>; DATABASES as usize],
     random: Cell<u64>,
 }
 
 impl<'r> Keyspace<'r> {
-    /// Returns the keys in `rows` at the time `now`, in ms since 1970. All random choices follow from `seed`.
+    /// Makes the keyspace over `rows` at the time `now`, in ms since 1970. All random choices follow from `seed`.
     pub fn new(
         rows: &'r mut dyn Rows,
         now: u64,
@@ -75,17 +75,18 @@ impl<'r> Keyspace<'r> {
         }
     }
 
-    /// Does what [`Rows::begin_update`] does.
+    /// Does the same as [`Rows::begin_update`].
     pub fn begin_update(&mut self, update: Option<Update>) {
         self.rows.begin_update(update);
     }
 
-    /// Notes that a key was written or removed: clients that watch it must be told.
+    /// Notes that a key was written or removed, so that clients which watch it can be told.
     pub fn changed(&mut self, database: u32, key: &[u8]) {
         self.cursors.watched.changed(database, key);
     }
 
-    /// Notes that a key which did not exist becomes a list or a sorted set: clients that wait for it must be told.
+    /// Notes that a key which did not exist becomes a list or a sorted set, so that clients which wait for it can be
+    /// told.
     fn arrives(&mut self, database: u32, key: &[u8], kind: Kind) {
         if let Kind::List | Kind::SortedSet = kind {
             let sorted = kind == Kind::SortedSet;
@@ -93,14 +94,14 @@ impl<'r> Keyspace<'r> {
         }
     }
 
-    /// Returns the time, in ms since 1970.
+    /// Returns the time of the transaction, in ms since 1970.
     pub fn now(&self) -> u64 {
         self.now
     }
 
     /// Returns a random number below `limit`, which must not be 0.
     pub fn random_below(&self, limit: u64) -> u64 {
-        // SplitMix64; its remainder is even enough for limits far below 2^64.
+        // The generator is SplitMix64. The remainder of the division is uniform enough for limits far below 2^64.
         let state = self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
         self.random.set(state);
         let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -160,7 +161,7 @@ impl<'r> Keyspace<'r> {
         Ok(head.filter(|head| self.live(*head)))
     }
 
-    /// Calls `look` with the string of an existing key that holds one.
+    /// Calls `look` with the string of a key, if the key exists and holds a string.
     pub fn string<T>(
         &self,
         database: u32,
@@ -188,7 +189,7 @@ impl<'r> Keyspace<'r> {
         Ok(())
     }
 
-    /// Removes the members of a collection whose head is being removed or overwritten.
+    /// Removes the members of a collection whose head is being removed or overwritten, or leaves them to the sweep.
     fn discard(&mut self, head: Head) -> Result<(), Fault> {
         if head.kind == Kind::String {
             return Ok(());
@@ -220,7 +221,7 @@ impl<'r> Keyspace<'r> {
         Ok(keys)
     }
 
-    /// Writes a string in place of any value of the key.
+    /// Writes a string as the value of a key, whatever value the key had before.
     pub fn put_string(
         &mut self,
         database: u32,
@@ -251,8 +252,8 @@ impl<'r> Keyspace<'r> {
         }
     }
 
-    /// Returns a new collection without members for this key, and removes the key's earlier value. The collection
-    /// exists for clients after [`Keyspace::keep`].
+    /// Removes the earlier value of this key, and returns a new collection without members for the key. Clients see the
+    /// collection only after [`Keyspace::keep`].
     pub fn create(&mut self, database: u32, key: &[u8], kind: Kind) -> Result<Head, Fault> {
         self.remove(database, key)?;
         self.arrives(database, key, kind);
@@ -262,7 +263,7 @@ impl<'r> Keyspace<'r> {
     /// Writes a collection's head, or removes the key if the collection has no members.
     pub fn keep(&mut self, database: u32, key: &[u8], head: &Head) -> Result<(), Fault> {
         let row = self.head_key(database, key)?;
-        // A key that did not exist, and gets no members, has not changed.
+        // A key that did not exist and gets no members counts as unchanged.
         if head.count > 0
             || self.cursors.watched.has(database, key) && self.get(&row, |_| ())?.is_some()
         {
@@ -275,7 +276,7 @@ impl<'r> Keyspace<'r> {
             .put(&row, head.kind.byte(), head.expires, &head.value())
     }
 
-    /// Moves the value of one key to another key, and removes that key's earlier value.
+    /// Moves the value of the key `from` to the key `to`, and removes the earlier value of `to`.
     pub fn rename(&mut self, from: (u32, &[u8]), to: (u32, &[u8])) -> Result<(), Fault> {
         self.remove(to.0, to.1)?;
         let old = self.head_key(from.0, from.1)?;
@@ -296,7 +297,7 @@ impl<'r> Keyspace<'r> {
         Ok(())
     }
 
-    /// Copies the value of one key to another key, in place of that key's earlier value.
+    /// Copies the value of the key `from` to the key `to`, and removes the earlier value of `to`.
     pub fn copy(&mut self, from: (u32, &[u8]), to: (u32, &[u8])) -> Result<(), Fault> {
         let Some(head) = self.head(from.0, from.1)? else {
             return Ok(());
@@ -318,7 +319,7 @@ impl<'r> Keyspace<'r> {
         self.keep(to.0, to.1, &Head { id, ..head })
     }
 
-    /// Visits the keys of a database in their order, beginning with the given key, without expired keys.
+    /// Visits the keys of a database in their order, from the given key on. Expired keys are left out.
     pub fn heads(
         &self,
         database: u32,
@@ -355,7 +356,7 @@ impl<'r> Keyspace<'r> {
         Ok(self.rows.count(layout::range(&bounds)))
     }
 
-    /// Returns the key with this rank, and its head, even if the key has expired.
+    /// Returns the key at position `skip` in the order of keys, and its head, even if the key has expired.
     pub fn nth_head(&self, database: u32, skip: u64) -> Result<Option<(Vec<u8>, Head)>, Fault> {
         let bounds = layout::heads_of(self.space(database)?);
         let (range, mut found) = (layout::range(&bounds), None);
@@ -372,7 +373,7 @@ impl<'r> Keyspace<'r> {
         self.live(head)
     }
 
-    /// Empties a database. The keys of the database are unreachable at once; their rows are removed later.
+    /// Empties a database. The keys of the database are unreachable at once; their rows are removed later by the sweep.
     pub fn flush(&mut self, database: u32) -> Result<(), Fault> {
         let space = self.space(database)?;
         if self.keys_in(&layout::heads_of(space), 1)?.is_empty() {
@@ -392,8 +393,9 @@ impl<'r> Keyspace<'r> {
         Ok(())
     }
 
-    /// Visits about `most` heads of the store. The visit begins where the last visit ended, or with the first head.
-    /// Returns `false` at the end; the next visit then begins with the first head.
+    /// Visits about `most` heads of the store, in their order. The visit begins where the last visit ended, or with the
+    /// first head. Returns `false` if the visit has reached the last head. The next visit then begins with the first
+    /// head.
     fn next_heads(
         &mut self,
         most: usize,
@@ -445,7 +447,7 @@ impl<'r> Keyspace<'r> {
         Ok(count)
     }
 
-    /// Returns whether any row is unreachable, or a key among the next `most` keys has expired.
+    /// Returns whether any row is unreachable, or any of the next `most` keys has expired.
     ///
     /// # Errors
     /// [`Fault`].
@@ -527,7 +529,7 @@ impl<'r> Keyspace<'r> {
         Ok(limit - left)
     }
 
-    /// Does what [`Rows::set_frees`] does.
+    /// Does the same as [`Rows::set_frees`].
     pub fn set_frees(&mut self, frees: bool) {
         self.rows.set_frees(frees);
     }

@@ -1,4 +1,4 @@
-//! Keys and values of rows: `docs/spec/embedded-store.md`, "Rows".
+//! Keys and values of rows. `docs/spec/embedded-store.md`, "Rows", defines them.
 
 use std::ops::Bound;
 
@@ -11,30 +11,30 @@ pub const FIRST_ID: u64 = 1024;
 
 /// Maximum number of members of a sorted set that Redis keeps as a list (`zset-max-listpack-entries`).
 pub const SMALL_COUNT_MAX: u64 = 128;
-/// Longest member of such a set, in bytes (`zset-max-listpack-value`).
+/// Longest member of a sorted set that Redis keeps as a list, in bytes (`zset-max-listpack-value`).
 pub const SMALL_MEMBER_BYTES_MAX: usize = 64;
 
-/// First byte of a row's key, which says to which table the row belongs.
+/// First byte of a row's key. The byte says to which table the row belongs.
 const META: u8 = 0;
 const HEADS: u8 = 1;
 const MEMBERS: u8 = 2;
 const GARBAGE: u8 = 3;
 
-/// Kind of a row that is not the head of a key.
+/// Kind of a row that is not a head row.
 pub const PLAIN: u8 = 0;
 
 /// The types of values, which are the kinds of head rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The value is the string itself.
+    /// A string. The head row has the string itself.
     String,
-    /// Fields and their values.
+    /// A hash: fields and their values.
     Hash,
-    /// Elements by position.
+    /// A list: elements by position.
     List,
-    /// Members.
+    /// A set: members.
     Set,
-    /// Members with scores.
+    /// A sorted set: members with scores.
     SortedSet,
 }
 
@@ -75,14 +75,14 @@ impl Kind {
     }
 }
 
-/// Groups of rows in one collection, by purpose.
+/// The groups of rows in one collection. Each group has its purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Members of a set, fields of a hash, members of a sorted set with their scores.
+    /// The members of a set, the fields of a hash, or the members of a sorted set with their scores.
     Members,
-    /// The order of a sorted set.
+    /// The members of a sorted set in the order of their scores.
     Scores,
-    /// Elements of a list.
+    /// The elements of a list.
     Elements,
 }
 
@@ -115,7 +115,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// Returns a collection without members.
+    /// Makes the head of a collection without members.
     pub fn empty(kind: Kind, id: u64) -> Head {
         Head {
             kind,
@@ -152,7 +152,7 @@ impl Head {
         Ok(head)
     }
 
-    /// Returns the value of a collection's head row.
+    /// Returns the value that the head row of this collection has.
     pub fn value(&self) -> Vec<u8> {
         let mut value = [self.id.to_be_bytes(), self.count.to_be_bytes()].concat();
         if self.kind == Kind::List {
@@ -164,19 +164,19 @@ impl Head {
         value
     }
 
-    /// Counts a new member of a sorted set. Number or length of the members may make the set large.
+    /// Counts a new member of a sorted set. The set becomes large if it has too many members or a member is too long.
     pub fn added(&mut self, member: &[u8]) {
         self.count += 1;
         self.large |= self.count > SMALL_COUNT_MAX || member.len() > SMALL_MEMBER_BYTES_MAX;
     }
 }
 
-/// Returns the key of the row with the next free number.
+/// Returns the key of the row that has the next free number.
 pub fn next_id() -> Vec<u8> {
     vec![META, b'n']
 }
 
-/// Returns the key of the row with the number of a database's key space.
+/// Returns the key of the row that has the number of a database's key space.
 pub fn database(database: u32) -> Vec<u8> {
     [&[META, b'd'][..], &database.to_be_bytes()].concat()
 }
@@ -189,12 +189,12 @@ fn numbered(table: u8, id: u64, rest: &[u8]) -> Vec<u8> {
     key
 }
 
-/// Returns the row key of the head of a client's key.
+/// Returns the key of the row with the head of a client's key.
 pub fn head(space: u64, key: &[u8]) -> Vec<u8> {
     numbered(HEADS, space, key)
 }
 
-/// Returns the row key of the member `name`.
+/// Returns the key of the row with the member `name`.
 pub fn member(id: u64, part: Part, name: &[u8]) -> Vec<u8> {
     let mut key = Vec::with_capacity(10 + name.len());
     key.push(MEMBERS);
@@ -209,17 +209,17 @@ pub const HEAD_PREFIX: usize = 9;
 /// Number of bytes before a name in [`member`].
 pub const MEMBER_PREFIX: usize = 10;
 
-/// Returns the range of all heads of a key space.
+/// Returns the range of the keys of all head rows of a key space.
 pub fn heads_of(space: u64) -> (Vec<u8>, Vec<u8>) {
     (head(space, b""), head(space + 1, b""))
 }
 
-/// Returns the range of the heads of all key spaces.
+/// Returns the range of the keys of all head rows of all key spaces.
 pub fn all_heads() -> (Vec<u8>, Vec<u8>) {
     (vec![HEADS], vec![HEADS + 1])
 }
 
-/// Returns the range of all rows of a collection.
+/// Returns the range of the keys of all rows of a collection.
 pub fn members_of(id: u64) -> (Vec<u8>, Vec<u8>) {
     (numbered(MEMBERS, id, b""), numbered(MEMBERS, id + 1, b""))
 }
@@ -229,7 +229,7 @@ pub fn end_of(id: u64, part: Part) -> Vec<u8> {
     numbered(MEMBERS, id, &[part.byte() + 1])
 }
 
-/// Returns the row key that marks the rows of a collection, or of a key space, for removal.
+/// Returns the key of the row that marks the rows of a collection, or of a key space, for removal.
 pub fn garbage(id: u64) -> Vec<u8> {
     numbered(GARBAGE, id, b"")
 }
@@ -239,12 +239,12 @@ pub fn garbage_id(key: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(key.get(1..9)?.try_into().ok()?))
 }
 
-/// Returns the range of all marks for removal.
+/// Returns the range of the keys of all marks for removal.
 pub fn all_garbage() -> (Vec<u8>, Vec<u8>) {
     (vec![GARBAGE], vec![GARBAGE + 1])
 }
 
-/// Returns the position of a list's element as a name: bytes in the order of the numbers.
+/// Returns the position of a list's element as a name. The order of these bytes is the order of the positions.
 pub fn position(index: i64) -> [u8; 8] {
     (index.cast_unsigned() ^ (1 << 63)).to_be_bytes()
 }
@@ -254,12 +254,12 @@ pub fn position_of(bytes: [u8; 8]) -> i64 {
     (u64::from_be_bytes(bytes) ^ (1 << 63)).cast_signed()
 }
 
-/// Returns a score as bytes in the order of the numbers; both zeros give the same bytes.
+/// Returns a score as bytes. The order of these bytes is the order of the scores. Both zeros give the same bytes.
 pub fn score(score: f64) -> [u8; 8] {
     exact_score(score + 0.0)
 }
 
-/// Returns a score as bytes in the order of the numbers, with the sign of zero.
+/// Returns a score as bytes in the order of the scores, in which both zeros have different bytes.
 pub fn exact_score(score: f64) -> [u8; 8] {
     let bits = score.to_bits();
     let sign = 1 << 63;
@@ -297,11 +297,11 @@ pub enum RowOf<'k> {
         /// Name of the member.
         name: &'k [u8],
     },
-    /// The number of a database's key space.
+    /// The row that has the number of a database's key space.
     Database(u32),
-    /// A number for the store's own use, such as the next free number.
+    /// A row with a number for the store's own use, such as the next free number.
     Own,
-    /// A mark for the removal of rows.
+    /// The mark for the removal of the rows of this number.
     Garbage(u64),
 }
 
@@ -328,7 +328,7 @@ pub fn row_of(key: &[u8]) -> Option<RowOf<'_>> {
     }
 }
 
-/// Borrows a range of whole keys, with its start and without its end.
+/// Borrows a range of whole keys, which includes its start and excludes its end.
 pub fn range(bounds: &(Vec<u8>, Vec<u8>)) -> (Bound<&[u8]>, Bound<&[u8]>) {
     (Bound::Included(&bounds.0), Bound::Excluded(&bounds.1))
 }

@@ -1,4 +1,4 @@
-//! Lists: elements have consecutive positions, so both ends and any index are found in one step.
+//! Lists. Elements have consecutive positions, so both ends and every index are found in one step.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -27,7 +27,7 @@ impl Side {
     }
 }
 
-/// Returns the position of an element by its index.
+/// Returns the position of the element at this index.
 fn at(list: &Head, index: u64) -> i64 {
     list.first.saturating_add_unsigned(index)
 }
@@ -59,7 +59,7 @@ impl Call<'_, '_> {
         Ok(self.keys.remove_member(list.id, Part::Elements, &name)?)
     }
 
-    /// Copies an element to the place of another element.
+    /// Copies the element at the index `from` to the index `to`.
     fn move_element(&mut self, list: &Head, from: u64, to: u64) -> Outcome {
         if let Some(element) = self.element(list, from, |row| row.value.to_vec())? {
             self.put_element(list, to, &element)?;
@@ -67,7 +67,7 @@ impl Call<'_, '_> {
         Ok(())
     }
 
-    /// Adds an element to a list whose head is written later.
+    /// Adds an element to one end of a list. The caller writes the head of the list later.
     fn push_element(&mut self, list: &mut Head, side: Side, element: &[u8]) -> Outcome {
         if side == Side::Left {
             list.first -= 1;
@@ -79,12 +79,12 @@ impl Call<'_, '_> {
         Ok(())
     }
 
-    /// Adds an element to the right end of a list whose head is written later.
+    /// Adds an element to the right end of a list. The caller writes the head of the list later.
     pub(super) fn push_back(&mut self, list: &mut Head, element: &[u8]) -> Outcome {
         self.push_element(list, Side::Right, element)
     }
 
-    /// Removes elements from one end of a list whose head is written later.
+    /// Removes elements from one end of a list. The caller writes the head of the list later.
     fn drop_elements(&mut self, list: &mut Head, side: Side, count: u64) -> Outcome {
         for _ in 0..count {
             if side == Side::Left {
@@ -98,7 +98,7 @@ impl Call<'_, '_> {
         Ok(())
     }
 
-    /// Visits the elements between two indices, both included, with their indices.
+    /// Visits the elements between two indexes, both included, with their indexes.
     fn elements(
         &self,
         list: &Head,
@@ -125,7 +125,7 @@ impl Call<'_, '_> {
         Ok(())
     }
 
-    /// Replies with an array of the elements between two indices.
+    /// Replies with an array of the elements between two indexes.
     fn reply_elements(&mut self, list: &Head, (start, end): (u64, u64), order: Order) -> Outcome {
         let mut reply = std::mem::replace(&mut self.reply, super::Reply::new(false));
         reply.array(size(end - start + 1));
@@ -216,7 +216,7 @@ fn pop(call: &mut Call<'_, '_>, side: Side) -> Outcome {
     Ok(())
 }
 
-/// Takes the element at one end of a list, which is not empty and whose head is written later.
+/// Takes the element at one end of a list, which must not be empty. The caller writes the head of the list later.
 fn take(call: &mut Call<'_, '_>, list: &mut Head, side: Side) -> Outcome<Vec<u8>> {
     let index = if side == Side::Left {
         0
@@ -262,8 +262,8 @@ pub fn brpop(call: &mut Call<'_, '_>) -> Outcome {
     pop_first(call, Side::Right)
 }
 
-/// Takes an element of the first list that exists. The store does not wait: for a client that waits, the front sends
-/// the command again.
+/// Takes an element of the first of the lists that exists. The store does not wait: the front sends the command of a
+/// waiting client again.
 fn pop_first(call: &mut Call<'_, '_>, side: Side) -> Outcome {
     let [keys @ .., wait] = call.arguments else {
         return Err(SYNTAX);
@@ -302,7 +302,7 @@ pub fn lrange(call: &mut Call<'_, '_>) -> Outcome {
     }
 }
 
-/// Returns the index from the start for a client's index, if the list has such an element.
+/// Converts a client's index to an index from the start, if the list has such an element.
 fn index_in(list: &Head, index: i64) -> Option<u64> {
     slice(index, index, list.count).map(|(start, _)| start)
 }
@@ -383,7 +383,7 @@ pub fn linsert(call: &mut Call<'_, '_>) -> Outcome {
         call.reply.integer(-1);
         return Ok(());
     };
-    // The elements of the shorter side are moved.
+    // The elements on the shorter side of the new element are moved.
     if index <= list.count / 2 {
         list.first -= 1;
         for moved in 0..index {
@@ -435,7 +435,7 @@ pub fn lrem(call: &mut Call<'_, '_>) -> Outcome {
     })?;
     found.sort_unstable();
     if let Some(first) = found.first() {
-        // The elements after the first removed element move towards the start.
+        // The remaining elements after the first removed element move towards the start.
         let (mut gaps, mut to) = (found.iter().peekable(), *first);
         for from in *first..list.count {
             if gaps.next_if_eq(&&from).is_none() {
@@ -544,7 +544,7 @@ pub fn lpos(call: &mut Call<'_, '_>) -> Outcome {
     Ok(())
 }
 
-/// Returns the indices of up to `wanted` elements equal to `element`, from the match with this rank on. Compares at
+/// Returns the indexes of up to `wanted` elements that equal `element`, from the match with this rank on. Compares at
 /// most `most` elements (0: all).
 fn matches(
     call: &Call<'_, '_>,

@@ -1,4 +1,4 @@
-//! Long doubles as C on x86 reads, adds and writes them: 80 bits, `strtold` and `%.17Lf`. `INCRBYFLOAT` and
+//! Long doubles as the C library on x86 reads, adds and writes them: 80 bits, `strtold` and `%.17Lf`. `INCRBYFLOAT` and
 //! `HINCRBYFLOAT` of Redis compute with long doubles.
 
 use std::cmp::Ordering;
@@ -21,18 +21,19 @@ const LONG_DOUBLE: Format = Format {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Long {
     negative: bool,
-    /// `None`: infinity.
+    /// Mantissa and exponent of the number; `None`: infinity.
     value: Option<(u64, i64)>,
 }
 
 impl Long {
-    /// Zero.
+    /// The number zero.
     pub const ZERO: Long = Long {
         negative: false,
         value: Some((0, 0)),
     };
 
-    /// Reads a text that is a number within the format as a whole, without leading white space; "nan" is refused.
+    /// Reads a text. The whole text must be a number within the range of the format, without leading white space; "nan"
+    /// is refused.
     pub fn parse(text: &[u8]) -> Option<Long> {
         if text.len() > TEXT_BYTES_MAX {
             return None;
@@ -64,7 +65,7 @@ impl Long {
         self.value.is_some()
     }
 
-    /// Returns the sum, rounded; `None` if it is infinity or not a number.
+    /// Returns the rounded sum; `None` if the sum is infinite or not a number.
     pub fn plus(self, other: Long) -> Option<Long> {
         let ((a, a_low), (b, b_low)) = (self.value?, other.value?);
         let low = a_low.min(b_low);
@@ -91,7 +92,7 @@ impl Long {
         }
     }
 
-    /// Returns `%.17Lf` without trailing zeros, as Redis shows the result.
+    /// Returns the number in the form `%.17Lf` without trailing zeros, as Redis shows results.
     pub fn text(self) -> String {
         let sign = if self.negative { "-" } else { "" };
         let Some((mantissa, low)) = self.value else {

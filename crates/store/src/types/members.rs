@@ -1,4 +1,5 @@
-//! Parts that hashes, sets and sorted sets have in common: counting, looking up and drawing members.
+//! Functions that hashes, sets and sorted sets have in common: counting members, looking them up, and choosing them at
+//! random.
 
 use std::collections::BTreeSet;
 use std::ops::{Bound, ControlFlow};
@@ -12,7 +13,7 @@ use crate::rows::{Fault, Order};
 /// A member with its stored value.
 pub type Pair = (Vec<u8>, Vec<u8>);
 
-/// Range of all names.
+/// The range of all names of members.
 pub const ALL: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Unbounded, Bound::Unbounded);
 
 impl Call<'_, '_> {
@@ -39,7 +40,7 @@ impl Call<'_, '_> {
         Ok(())
     }
 
-    /// Returns whether the collection at a key has a member.
+    /// Replies whether the collection at a key has a member.
     pub(super) fn reply_exists(&mut self, kind: Kind) -> Outcome {
         let head = self.find(self.arguments[0], kind)?;
         let name = self.arguments[1];
@@ -72,7 +73,7 @@ impl Call<'_, '_> {
         Ok(())
     }
 
-    /// Returns the member with this rank, which must exist.
+    /// Returns the member at this position in the order of bytes. The position must exist.
     fn nth(&self, head: &Head, at: u64) -> Outcome<Pair> {
         let (mut found, ascending) = (None, Order::Ascending);
         self.keys.members_from(
@@ -92,8 +93,8 @@ impl Call<'_, '_> {
 
     /// Returns `count` different random members, or all members if there are fewer.
     pub(super) fn draw(&self, head: &Head, count: u64) -> Outcome<Vec<Pair>> {
-        // If only a few of many members are wanted, different ranks are drawn (Floyd's algorithm), and each member is
-        // found by its rank.
+        // If only a few of many members are wanted, the function chooses different positions at random (Floyd's
+        // algorithm), and looks up the member at each position.
         if count < head.count / 16 {
             let mut chosen = BTreeSet::new();
             for last in head.count - count..head.count {
@@ -127,7 +128,7 @@ impl Call<'_, '_> {
     }
 
     /// Replies with random members: `SRANDMEMBER`, `HRANDFIELD` and `ZRANDMEMBER`. `with`: the name of the option that
-    /// also requests their stored values.
+    /// also requests the members' stored values.
     pub(super) fn reply_random(&mut self, kind: Kind, with: Option<&str>) -> Outcome {
         let [key, options @ ..] = self.arguments else {
             return Err(SYNTAX);
@@ -204,15 +205,15 @@ impl Call<'_, '_> {
     }
 }
 
-/// Answer in place of a reply that is too long.
+/// Error that a command gets if its reply would be too long.
 const REPLY_TOO_LONG: &[u8] = b"ERR pmnet: the reply is larger than 16 MiB";
 
-/// Returns the score in the row of a member.
+/// Returns the score that the row of a member has.
 pub fn stored_score(value: &[u8]) -> f64 {
     value.try_into().map_or(f64::NAN, layout::score_of)
 }
 
-/// Returns the score in the row of a member, as iterations of its set show it.
+/// Returns the score that the row of a member has, in the form in which iterations of its set show it.
 pub fn shown_score(set: &Head, value: &[u8]) -> Vec<u8> {
     let score = stored_score(value);
     if set.large {

@@ -1,4 +1,4 @@
-//! Makes the rows of collections consistent again after some rows were given up (`docs/spec/embedded-store.md` §2).
+//! Makes the rows of collections consistent again after some rows were lost (`docs/spec/embedded-store.md` §2).
 //!
 //! The repair never invents a member: a lost row is restored only if another row has its content.
 
@@ -7,8 +7,8 @@ use std::ops::ControlFlow;
 use super::layout::{self, FIRST_ID, Head, Kind, MEMBER_PREFIX, PLAIN, Part};
 use crate::rows::{Fault, Order, Rows};
 
-/// Counts the members of all collections again, closes gaps of lists, and pairs the two rows of each member of a sorted
-/// set. Returns the number of collections that were inconsistent.
+/// Counts the members of all collections again, closes gaps in lists, and restores the missing row of each member of a
+/// sorted set of which only one row exists. Returns the number of collections that were inconsistent.
 ///
 /// # Errors
 /// [`Fault`].
@@ -73,7 +73,7 @@ fn value(rows: &dyn Rows, key: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
     Ok(found)
 }
 
-/// Moves the remaining elements of a list together.
+/// Moves the remaining elements of a list together, so that their positions are consecutive.
 fn mend_list(rows: &mut dyn Rows, head: &mut Head) -> Result<(), Fault> {
     let left = names(rows, head.id, Part::Elements)?;
     head.count = count_of(&left);
@@ -103,8 +103,8 @@ fn mend_list(rows: &mut dyn Rows, head: &mut Head) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Pairs the rows of a sorted set: each member has a row by its name and a row by its score, and either row gives the
-/// content of the other.
+/// Restores rows of a sorted set. Each member has a row by its name and a row by its score, and each of these rows has
+/// the content of the other row.
 fn mend_sorted_set(rows: &mut dyn Rows, head: &mut Head) -> Result<(), Fault> {
     for name in names(rows, head.id, Part::Scores)? {
         let member = name.get(8..).unwrap_or_default();
@@ -113,7 +113,7 @@ fn mend_sorted_set(rows: &mut dyn Rows, head: &mut Head) -> Result<(), Fault> {
         let score = value(rows, &by_score)?.unwrap_or_default();
         match value(rows, &by_name)? {
             None => rows.put(&by_name, PLAIN, 0, &score)?,
-            // This row is left over from an older score.
+            // This row belongs to an older score of the member.
             Some(known) if known != score => rows.remove(&by_score)?,
             Some(_) => {}
         }
@@ -124,7 +124,7 @@ fn mend_sorted_set(rows: &mut dyn Rows, head: &mut Head) -> Result<(), Fault> {
         let bytes = score.as_deref().and_then(|score| score.try_into().ok());
         let bytes: [u8; 8] =
             bytes.ok_or_else(|| Fault::Corrupted("a score of another length".into()))?;
-        // In the names of rows, both zeros have the same bytes.
+        // In the names of rows, both zeros have the same bytes, so the bytes are computed again.
         let place = layout::score(layout::score_of(bytes));
         let by_score = layout::member(head.id, Part::Scores, &[&place[..], member].concat());
         if value(rows, &by_score)?.is_none() {
@@ -135,7 +135,7 @@ fn mend_sorted_set(rows: &mut dyn Rows, head: &mut Head) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Raises the next number above all numbers in rows, so that none is given again.
+/// Raises the next free number above all numbers that rows have, so that no number is given twice.
 fn mend_next_id(rows: &mut dyn Rows) -> Result<(), Fault> {
     let numbered = (layout::head(0, b""), layout::garbage(u64::MAX));
     let mut highest = FIRST_ID - 1;

@@ -1,9 +1,9 @@
 //! The data types of Redis over [`Rows`](crate::rows::Rows): the commands of the packet store.
 //!
 //! Purpose: strings, hashes, lists, sets, sorted sets and expiry with the replies and errors of Redis 7.0, for every
-//! store that has ordered rows. Invariants: a command that answers an error has changed nothing; all changes of a
-//! command are in the transaction of its rows; no input causes a panic. Tests with random commands compare the replies
-//! with those of a real Redis (`tests/store/types/`). `docs/spec/embedded-store.md` says how keys and members become
+//! store that has ordered rows. Invariants: a command that replies with an error has changed nothing. All changes of a
+//! command are in the transaction of its rows. No input causes a panic. Tests with random commands compare the replies
+//! with those of a real Redis (`tests/store/types/`). `docs/spec/embedded-store.md` defines how keys and members become
 //! rows. These modules do not know where rows are kept, and know no sessions, orders or records.
 //!
 //! | module | what it does |
@@ -69,7 +69,7 @@ use reply::Reply;
 struct Call<'c, 'r> {
     keys: &'c mut Keyspace<'r>,
     database: u32,
-    /// The command's name in small letters.
+    /// The command's name in lower case.
     name: &'static str,
     /// The command's arguments after the name.
     arguments: &'c [&'c [u8]],
@@ -82,7 +82,7 @@ impl Call<'_, '_> {
         Ok(self.keys.head(self.database, key)?)
     }
 
-    /// Returns the head of a key of this type if the key exists, or an error if the key has another type.
+    /// Returns the head of a key if the key exists and has this type. If the key has another type, returns an error.
     fn find(&self, key: &[u8], kind: Kind) -> Outcome<Option<Head>> {
         match self.head(key)? {
             Some(head) if head.kind != kind => Err(WRONG_TYPE),
@@ -90,7 +90,8 @@ impl Call<'_, '_> {
         }
     }
 
-    /// Returns the head of the collection, or that of a new, empty collection.
+    /// Returns the head of the collection at a key. If the key does not exist, returns the head of a new, empty
+    /// collection.
     fn find_or_create(&mut self, key: &[u8], kind: Kind) -> Outcome<Head> {
         match self.find(key, kind)? {
             Some(head) => Ok(head),
@@ -103,13 +104,13 @@ impl Call<'_, '_> {
         Ok(self.keys.keep(self.database, key, head)?)
     }
 
-    /// Removes a key with its value.
+    /// Removes a key and its value.
     fn remove(&mut self, key: &[u8]) -> Outcome {
         Ok(self.keys.remove(self.database, key)?)
     }
 }
 
-/// Converts a count to an index. Everything that is counted here is in memory, so the count fits into the type.
+/// Converts a count to an index. All counted objects are in memory, so the count fits into the type.
 fn size(count: u64) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }

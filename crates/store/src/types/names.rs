@@ -1,11 +1,11 @@
-//! Names of rows for people: a client's key, not the key of the row.
+//! Names of rows for messages to people: the name shows a client's key, not the key of the row.
 
 use std::collections::HashMap;
 
 use super::layout::{self, Head, Kind, MEMBER_PREFIX, RowOf};
 use crate::rows::Row;
 
-/// Keys of collections, and databases of key spaces, as far as the rows read so far reveal them.
+/// The keys of collections, and the databases of key spaces, as far as the rows that were read so far reveal them.
 #[derive(Debug, Default)]
 pub struct Names {
     /// Key space and key of each collection, by the collection's number.
@@ -14,7 +14,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// Notes the facts in a row.
+    /// Notes the facts that a row reveals.
     pub fn note(&mut self, key: &[u8], row: Row<'_>) {
         match layout::row_of(key) {
             Some(RowOf::Head { space, key }) => {
@@ -33,7 +33,7 @@ impl Names {
         }
     }
 
-    /// Returns the name of a row by its key, of which the end may be missing.
+    /// Returns the name of a row. `key` is the row's key, whose end may be missing.
     #[must_use]
     pub fn of(&self, key: &[u8]) -> String {
         match layout::row_of(key) {
@@ -75,5 +75,5 @@ impl Names {
     }
 }
 
-/// In a row key the name of a member begins after this many bytes.
+/// In the key of a member's row, the name of the member begins after this many bytes.
 const _: () = assert!(MEMBER_PREFIX == 10, "as `row_of` reads it");

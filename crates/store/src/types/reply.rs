@@ -10,12 +10,12 @@ pub struct Reply {
     resp3: bool,
 }
 
-/// Start of an array whose length is not known yet.
+/// The start of an array whose length is not known yet.
 #[must_use]
 pub struct Deferred(usize);
 
 impl Reply {
-    /// Returns an empty reply.
+    /// Makes an empty reply.
     pub fn new(resp3: bool) -> Reply {
         Reply {
             out: Vec::new(),
@@ -23,12 +23,12 @@ impl Reply {
         }
     }
 
-    /// Returns the number of bytes so far.
+    /// Returns the number of bytes that were written so far.
     pub fn len(&self) -> usize {
         self.out.len()
     }
 
-    /// Replaces all that was written by an error.
+    /// Replaces everything that was written by an error.
     pub fn fail(&mut self, text: &[u8]) {
         self.out.clear();
         write_error(&mut self.out, text);
@@ -61,7 +61,7 @@ impl Reply {
         self.integer(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
-    /// Writes 1 or 0.
+    /// Writes the integer 1 (true) or 0 (false).
     pub fn flag(&mut self, is: bool) {
         self.integer(i64::from(is));
     }
@@ -124,8 +124,8 @@ impl Reply {
         write_map(&mut self.out, pairs, self.resp3);
     }
 
-    /// Writes the head of an array of pairs: arrays of two in RESP3, one flat array in RESP2. Each pair begins with
-    /// [`Reply::pair`].
+    /// Writes the head of an array of pairs. In RESP3 each pair is an array of two elements, in RESP2 the pairs form
+    /// one flat array. Each pair must begin with [`Reply::pair`].
     pub fn pairs(&mut self, count: usize) {
         self.array(if self.resp3 { count } else { 2 * count });
     }

@@ -1,8 +1,9 @@
-//! `SCAN` and its relatives: iteration in pages.
+//! `SCAN` and similar commands: iteration in pages.
 //!
 //! Rows are in the order of their keys, which may have any length. A cursor is a number, which cannot contain such a
-//! key. So this module remembers the positions of the newest cursors. An unknown (or forgotten) cursor starts from the
-//! beginning, so that no element is missed; Redis, too, may return an element more than once.
+//! key. So this module remembers the positions of the newest cursors. An unknown (or forgotten) cursor starts the
+//! iteration from the beginning, so that no element is missed. An element may then be returned twice, which can happen
+//! with Redis, too.
 
 use std::collections::VecDeque;
 use std::ops::{Bound, ControlFlow};
@@ -22,7 +23,7 @@ const CURSOR_BYTES_MAX: usize = 16 << 20;
 /// Number of elements on a page if the client gives no COUNT.
 const COUNT: i64 = 10;
 
-/// Position of an iteration: its collection or database, and the next name.
+/// The position of an iteration: the collection or database, and the name of the next element.
 #[derive(Debug)]
 struct Position {
     cursor: u64,
@@ -39,8 +40,9 @@ enum Place {
 /// Positions of unfinished iterations, of clients and of the store itself.
 #[derive(Debug, Default)]
 pub struct Cursors {
-    /// Start time of the process in ms since 1970, and a number that differs in each process; INFO shows both.
+    /// Start time of the process in ms since 1970, which INFO shows.
     pub started: u64,
+    /// A number that differs in each process, which INFO shows.
     pub(super) id: u64,
     /// Row key at which the search for expired keys continues; empty: at the first key.
     pub reclaimed: Vec<u8>,
@@ -54,10 +56,11 @@ pub struct Cursors {
 }
 
 impl Cursors {
-    /// Returns no iterations. The numbers of cursors begin after `first`, which should differ in each process.
+    /// Makes an empty table of iterations. The numbers of cursors begin after `first`, which should differ in each
+    /// process.
     pub fn new(first: u64) -> Cursors {
         Cursors {
-            // The numbers can count up for at least half of their range.
+            // With this start, the numbers can be incremented for at least half of their range.
             last: first >> 1,
             id: first,
             ..Cursors::default()
@@ -81,7 +84,7 @@ impl Cursors {
         self.last
     }
 
-    /// Returns the next name of an iteration, or the beginning if the cursor is unknown.
+    /// Returns the next name of the iteration with this cursor. If the cursor is unknown, returns the beginning.
     fn find(&self, cursor: u64, place: Place) -> Vec<u8> {
         let known = self
             .positions
@@ -92,7 +95,7 @@ impl Cursors {
     }
 }
 
-/// Reads a cursor as `strtoul` does.
+/// Reads a cursor like `strtoul`.
 fn cursor(text: &[u8]) -> Outcome<u64> {
     let invalid = || error("ERR invalid cursor");
     let text = super::float::c_string(text);
@@ -119,7 +122,7 @@ fn cursor(text: &[u8]) -> Outcome<u64> {
     })
 }
 
-/// Arguments of an iteration.
+/// The arguments of an iteration.
 struct Question<'a> {
     count: u64,
     pattern: Option<&'a [u8]>,
@@ -158,7 +161,7 @@ impl<'a> Question<'a> {
     }
 }
 
-/// A page that is being filled: names, with the values that are shown beside them.
+/// A page that is being filled: the names, and the values that are shown with them.
 struct Page {
     left: u64,
     found: Vec<Vec<u8>>,
@@ -174,7 +177,7 @@ impl Page {
         }
     }
 
-    /// Counts an element; `false`: the page is full, and the next page begins with this element.
+    /// Counts an element. Returns `false` if the page is full: the next page then begins with this element.
     fn takes(&mut self, name: &[u8]) -> bool {
         if self.left == 0 {
             self.next = Some(name.to_vec());

@@ -1,4 +1,4 @@
-//! Ranges of sorted sets: by rank, by score, by member.
+//! Ranges of sorted sets: by rank, by score, or by member.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -10,7 +10,7 @@ use super::members::ALL;
 use super::sorted_sets::{Scored, VisitScored, is_large, ranked};
 use crate::rows::Order;
 
-/// Kind of the ends of a range: ranks, scores or members.
+/// The ends of a range: ranks, scores or members.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
     Rank,
@@ -80,7 +80,7 @@ impl<'a> MemberEnd<'a> {
     }
 }
 
-/// A range as the client gave it.
+/// A range as the client has given it.
 #[derive(Clone, Copy)]
 enum Range<'a> {
     Ranks(i64, i64),
@@ -103,8 +103,8 @@ impl<'a> Range<'a> {
         }
     }
 
-    /// Visits the members in a range of scores or members, in the given order, without the first `skip` members. A
-    /// range of ranks is not visited.
+    /// Visits the members in a range of scores or members, in the given order, without the first `skip` members. Must
+    /// not be called for a range of ranks.
     fn visit(
         &self,
         call: &Call<'_, '_>,
@@ -151,7 +151,7 @@ impl<'a> Range<'a> {
         Ok(count)
     }
 
-    /// Returns the place of the members in a range of scores or members.
+    /// Returns where the members in a range of scores or members are.
     fn place(&self, call: &Call<'_, '_>, set: &Head) -> Outcome<Place<'a>> {
         match self {
             Range::Ranks(..) => Ok(Place::Nowhere),
@@ -185,18 +185,18 @@ fn next_score(bytes: [u8; 8]) -> Option<[u8; 8]> {
         .map(u64::to_be_bytes)
 }
 
-/// Place of the members of a range.
+/// The place of the members of a range.
 enum Place<'a> {
-    /// There are no members.
+    /// The range has no members.
     Nowhere,
-    /// Members that are neighbours in the order of [`ranked`], between these two names.
+    /// The members are neighbours in the order of [`ranked`], between these two names.
     Between(Bound<Vec<u8>>, Bound<Vec<u8>>),
-    /// Members anywhere in the set, between these ends.
+    /// The members are anywhere in the set, between these ends.
     Scattered(MemberEnd<'a>, MemberEnd<'a>),
 }
 
-/// Returns the place of the members between two ends. If all scores are equal, as such a range requires, the members
-/// are neighbours.
+/// Returns where the members between two ends are. A range of members requires that all scores of the set are equal. If
+/// all scores are equal, the members are neighbours.
 fn place_of_members<'a>(
     call: &Call<'_, '_>,
     set: &Head,
@@ -233,8 +233,8 @@ fn place_of_members<'a>(
     Ok(Place::Scattered(min, max))
 }
 
-/// Visits the members of a range although their scores differ. Like Redis in a small set, the function begins at the
-/// first member that is not below the range, and stops at the first member above it.
+/// Visits the members of a range of members, although the scores of the set differ. Like Redis in a small set, the
+/// function begins at the first member that is not below the range, and stops at the first member above it.
 fn visit_scattered(
     call: &Call<'_, '_>,
     set: &Head,
@@ -257,13 +257,13 @@ fn visit_scattered(
     })
 }
 
-/// Returns the first member in the given order.
+/// Returns the first member of the set in the given order.
 fn end_of(call: &Call<'_, '_>, set: &Head, order: Order) -> Outcome<Option<Scored>> {
     Ok(call.by_rank(set, (0, 0), order)?.pop())
 }
 
-/// Number of members to skip, and number of members to take after them. A negative offset leaves none; a negative count
-/// takes all.
+/// Number of members to skip, and number of members to take after the skipped ones. With a negative offset no member is
+/// taken; with a negative count all members are taken.
 #[derive(Clone, Copy)]
 struct Limit {
     offset: i64,
@@ -301,7 +301,7 @@ fn select(
     Ok(found)
 }
 
-/// Arguments of `ZRANGE` and its relatives.
+/// The arguments of `ZRANGE` and similar commands.
 struct Question<'a> {
     range: Range<'a>,
     order: Order,
@@ -310,7 +310,7 @@ struct Question<'a> {
 }
 
 impl<'a> Question<'a> {
-    /// Reads the ends of a range and its options. `by`, `order`: given by the command's name.
+    /// Reads the ends of a range and its options. `by` and `order` are those that the command's name gives.
     fn parse(
         arguments: &'a [&'a [u8]],
         by: Option<By>,
@@ -414,7 +414,7 @@ pub fn zrangestore(call: &mut Call<'_, '_>) -> Outcome {
     };
     let question = Question::parse(rest, None, None, true)?;
     let found = question.answer(call, key)?;
-    // For a range of ranks, Redis knows the number of members beforehand.
+    // For a range of ranks, Redis knows the number of members before it stores them.
     let large = matches!(question.range, Range::Ranks(..)) && is_large(found.len(), 0);
     call.store_scored(target, &found, large)
 }

@@ -30,7 +30,7 @@ impl Aggregate {
         match self {
             Aggregate::Sum => {
                 let sum = target + value;
-                // The sum of inf and -inf is 0.
+                // Redis defines the sum of inf and -inf as 0.
                 if sum.is_nan() { 0.0 } else { sum }
             }
             Aggregate::Min if value < target => value,
@@ -57,7 +57,7 @@ impl Source {
         if score.is_nan() { 0.0 } else { score }
     }
 
-    /// Returns the members in their order, with their scores; members of a plain set have the score 1.
+    /// Returns the members with their scores, in the order of the members. Members of a plain set have the score 1.
     fn members(&self, call: &Call<'_, '_>) -> Outcome<Vec<Scored>> {
         let Some(head) = &self.head else {
             return Ok(Vec::new());
@@ -90,12 +90,12 @@ struct Question {
     limit: usize,
 }
 
-/// The options that a command may have besides its keys.
+/// Which options a command may have besides its keys.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     /// The command may have WITHSCORES.
     Show,
-    /// The command stores its result, and has neither WITHSCORES nor LIMIT.
+    /// The command stores its result, and may have neither WITHSCORES nor LIMIT.
     Store,
     /// The command may have LIMIT.
     Count,

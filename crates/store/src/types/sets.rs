@@ -7,7 +7,7 @@ use super::arguments::{Options, Outcome, SYNTAX, at_least, error, is, positive};
 use super::layout::{Head, Kind, Part};
 
 impl Call<'_, '_> {
-    /// Adds a member to a set whose head is written later; returns whether the member is new.
+    /// Adds a member to a set. The caller writes the head of the set later. Returns whether the member is new.
     fn add_member(&mut self, set: &mut Head, member: &[u8]) -> Outcome<bool> {
         let new = !self.keys.has(set.id, Part::Members, member)?;
         if new {
@@ -145,7 +145,7 @@ pub fn srandmember(call: &mut Call<'_, '_>) -> Outcome {
     call.reply_random(Kind::Set, None)
 }
 
-/// Operation that combines sets.
+/// The operation that combines sets.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Operation {
     Union,
@@ -153,7 +153,7 @@ enum Operation {
     Difference,
 }
 
-/// Returns the sets at these keys, and `None` for each key that does not exist.
+/// Returns the head of the set at each of these keys; `None` for a key that does not exist.
 fn sources(call: &Call<'_, '_>, keys: &[&[u8]]) -> Outcome<Vec<Option<Head>>> {
     keys.iter().map(|key| call.find(key, Kind::Set)).collect()
 }

@@ -55,7 +55,7 @@ impl<'a> Question<'a> {
         Ok(question)
     }
 
-    /// Returns whether the elements keep their order.
+    /// Returns whether the elements stay in their present order.
     fn keeps_order(&self) -> bool {
         self.by
             .is_some_and(|pattern| !float::c_string(pattern).contains(&b'*'))
@@ -104,7 +104,7 @@ fn answer(call: &mut Call<'_, '_>, may_store: bool) -> Outcome {
     };
     let is_set = head.is_some_and(|head| head.kind == Kind::Set);
     if is_set && question.keeps_order() && question.store.is_some() {
-        // A set has no order that could be stored, so Redis sorts by bytes.
+        // A set has no order that could be stored, so Redis sorts its elements by their bytes.
         (question.by, question.alpha) = (None, true);
     }
     let mut sorted = weighed(call, elements, &question)?;
@@ -156,7 +156,7 @@ fn elements(call: &Call<'_, '_>, head: &Head, descending: bool) -> Outcome<Vec<V
         .members(head.id, part, ALL, order, &mut |name, row| {
             found.push(match head.kind {
                 Kind::List => row.value.to_vec(),
-                // The name of the member follows the score.
+                // In the row's name, the member follows the score.
                 Kind::SortedSet => name.get(8..).unwrap_or_default().to_vec(),
                 _ => name.to_vec(),
             });
@@ -193,7 +193,7 @@ fn weighed(
     Ok(weighed)
 }
 
-/// Returns a number as `strtod` reads it; an empty text is 0.
+/// Parses a number like `strtod`; an empty text is 0.
 fn number(text: &[u8]) -> Option<f64> {
     let text = float::c_string(text);
     let blanks = text
@@ -220,7 +220,7 @@ fn compare(a: &Element, b: &Element) -> Ordering {
     }
 }
 
-/// Returns the value to which a pattern leads for an element: a string, or a field of a hash.
+/// Returns the value that a pattern names for an element: a string, or a field of a hash.
 fn look_up(call: &Call<'_, '_>, pattern: &[u8], element: &[u8]) -> Outcome<Option<Vec<u8>>> {
     if pattern == b"#" {
         return Ok(Some(element.to_vec()));
@@ -254,7 +254,7 @@ fn look_up(call: &Call<'_, '_>, pattern: &[u8], element: &[u8]) -> Outcome<Optio
     }
 }
 
-/// Stores a list of these elements at a key, in place of any earlier value, and replies with their number.
+/// Stores a list of these elements at a key, in place of the key's earlier value, and replies with their number.
 fn store(call: &mut Call<'_, '_>, target: &[u8], found: Vec<Option<Vec<u8>>>) -> Outcome {
     let mut list = call.keys.create(call.database, target, Kind::List)?;
     for element in found {

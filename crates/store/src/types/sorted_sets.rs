@@ -1,4 +1,4 @@
-//! Sorted sets: members with scores, stored both by member and by score.
+//! Sorted sets: members with scores. Each member is stored under its name and under its score.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -13,13 +13,13 @@ use crate::rows::{Fault, Order};
 
 /// A member with its score.
 pub type Scored = (Vec<u8>, f64);
-/// Visitor of members in their order.
+/// A function that is called with each visited member and its score.
 pub type VisitScored<'v> = dyn FnMut(&[u8], f64) -> ControlFlow<()> + 'v;
 
-/// Number of bytes of a score before the member in a ranked name.
+/// Number of bytes of the score, which precedes the member in a ranked name.
 const SCORE_BYTES: usize = 8;
 
-/// Returns the name of a member in the order of its set: score, then member.
+/// Returns the name of a member in the order of its set: the score, then the member.
 pub fn ranked(value: f64, member: &[u8]) -> Vec<u8> {
     [&score(value)[..], member].concat()
 }
@@ -38,7 +38,7 @@ impl Call<'_, '_> {
         Ok(found.transpose().map_err(damaged)?)
     }
 
-    /// Writes a member of a set whose head is written later; `old` is the member's score before.
+    /// Writes a member of a set. The caller writes the head of the set later. `old`: the member's score before.
     pub(super) fn put_score(
         &mut self,
         set: &mut Head,
@@ -53,7 +53,7 @@ impl Call<'_, '_> {
             }
             None => set.added(member),
         }
-        // In a small set, Redis keeps whole numbers as integers, so the sign of zero is lost.
+        // In a small set, Redis keeps whole numbers as integers, so the sign of zero gets lost.
         let new = if set.large { new } else { new + 0.0 };
         let stored = exact_score(new);
         self.keys
@@ -62,7 +62,7 @@ impl Call<'_, '_> {
         Ok(self.keys.put_member(set.id, Part::Scores, &name, &stored)?)
     }
 
-    /// Removes members of a set whose head is written later.
+    /// Removes members of a set. The caller writes the head of the set later.
     pub(super) fn drop_scored(&mut self, set: &mut Head, members: &[Scored]) -> Outcome {
         for (member, score) in members {
             self.keys.remove_member(set.id, Part::Members, member)?;
@@ -73,7 +73,7 @@ impl Call<'_, '_> {
         Ok(())
     }
 
-    /// Visits members in the order of scores, between two names of the form that [`ranked`] makes.
+    /// Visits members in the order of their scores, between two names that [`ranked`] makes.
     pub(super) fn in_order(
         &self,
         set: &Head,
@@ -157,8 +157,8 @@ impl Call<'_, '_> {
         }
     }
 
-    /// Stores a sorted set of these members at a key, in place of any earlier value, and replies with their number.
-    /// `large`: `large`: Redis makes the set a skip list at once.
+    /// Stores a sorted set of these members at a key, in place of the key's earlier value, and replies with their
+    /// number. `large`: whether Redis makes the set a skip list at once.
     pub(super) fn store_scored(&mut self, key: &[u8], members: &[Scored], large: bool) -> Outcome {
         let mut set = self.keys.create(self.database, key, Kind::SortedSet)?;
         set.large = large;
@@ -171,7 +171,7 @@ impl Call<'_, '_> {
     }
 }
 
-/// Returns whether Redis keeps `count` members, the longest with `longest` bytes, as a skip list.
+/// Returns whether Redis keeps a set as a skip list that has `count` members, the longest of which has `longest` bytes.
 pub fn is_large(count: usize, longest: usize) -> bool {
     u64::try_from(count).is_ok_and(|count| count > SMALL_COUNT_MAX)
         || longest > SMALL_MEMBER_BYTES_MAX
@@ -249,7 +249,7 @@ pub fn zadd(call: &mut Call<'_, '_>) -> Outcome {
 }
 
 pub fn zincrby(call: &mut Call<'_, '_>) -> Outcome {
-    // ZINCRBY accepts the options of ZADD too, since Redis runs both with the same code.
+    // ZINCRBY accepts the options of ZADD, too, because Redis runs both commands with the same code.
     let mut options = Options::new(&call.arguments[1..]);
     let mut add = Add::parse(&mut options);
     add.increment = true;
@@ -422,7 +422,7 @@ fn pop_one_key(call: &mut Call<'_, '_>, order: Order) -> Outcome {
     if count.is_some() {
         call.reply_scored(&popped, true);
     } else {
-        // The reply is one flat array, in RESP3 too.
+        // The reply is one flat array, in RESP3 as well.
         call.reply.array(2 * popped.len());
         for (member, score) in &popped {
             call.reply.bulk(member);
@@ -463,8 +463,8 @@ pub fn bzpopmax(call: &mut Call<'_, '_>) -> Outcome {
     pop_first(call, Order::Descending)
 }
 
-/// Takes a member of the first sorted set that exists. The store does not wait: for a client that waits, the front
-/// sends the command again.
+/// Takes a member of the first of the sorted sets that exists. The store does not wait: the front sends the command of
+/// a waiting client again.
 fn pop_first(call: &mut Call<'_, '_>, order: Order) -> Outcome {
     let [keys @ .., wait] = call.arguments else {
         return Err(SYNTAX);

@@ -25,7 +25,7 @@ impl Call<'_, '_> {
         self.look(key, |head, value| (head.expires, value.to_vec()))
     }
 
-    /// Calls `look` with the string at a key if the key exists.
+    /// Calls `look` with the string at a key, if the key exists.
     pub(super) fn look<T>(
         &self,
         key: &[u8],
@@ -42,7 +42,7 @@ impl Call<'_, '_> {
         Ok(self.keys.put_string(self.database, key, expires, value)?)
     }
 
-    /// Writes a string that may be longer than the key's earlier string.
+    /// Writes a string that may be longer than the key's earlier string. A string that is too long is refused.
     pub(super) fn put_grown(&mut self, key: &[u8], expires: u64, value: &[u8]) -> Outcome {
         check_length(value.len())?;
         self.put(key, expires, value)
@@ -300,7 +300,7 @@ pub fn getrange(call: &mut Call<'_, '_>) -> Outcome {
     Ok(())
 }
 
-/// Returns the bytes between two indices; a negative index beyond the start counts as 0.
+/// Returns the bytes between two indexes; a negative index before the start counts as 0.
 fn part(value: &[u8], start: i64, end: i64) -> &[u8] {
     if start < 0 && end < 0 && start > end {
         return &[];

@@ -1,4 +1,4 @@
-//! All commands by name, and the checks before a command runs.
+//! All commands by name, and the checks that precede a command.
 
 use bytes::Bytes;
 use pmnet_resp::reply::error as error_reply;
@@ -14,26 +14,26 @@ use super::{
 };
 use crate::rows::Fault;
 
-/// Longest text of arguments that an error repeats, in bytes, as in Redis.
+/// Length of the arguments' text that an error repeats, in bytes, as in Redis.
 const SHOWN_BYTES_MAX: usize = 128;
 
-/// Client for which a command runs.
+/// The settings of the client for which a command runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Context {
     /// Selected database.
     pub database: u32,
-    /// Replies are in RESP3.
+    /// Whether replies are in RESP3.
     pub resp3: bool,
 }
 
 /// A command in the table.
 struct Command {
     name: &'static str,
-    /// Number of arguments with the name, as in Redis; a negative number is a minimum.
+    /// Number of arguments, including the name, as in Redis. A negative number means a minimum.
     arity: i32,
-    /// The command may change data.
+    /// Whether the command may change data.
     writes: bool,
-    /// The command removes more than it writes, so a full store must still accept it.
+    /// Whether the command removes more data than it writes, so that a full store must still accept it.
     frees: bool,
     run: fn(&mut Call<'_, '_>) -> Outcome,
 }
@@ -229,7 +229,7 @@ static COMMANDS: &[Command] = &[
     write("zunionstore", -4, score_sets::zunionstore),
 ];
 
-/// A command for fronts of memcached; no client of Redis sends it.
+/// A command for fronts that serve memcached. No client of Redis may send it.
 static ITEM: Command = write(pmnet_wire::item::COMMAND, -3, items::item);
 
 fn find(name: &[u8]) -> Option<&'static Command> {
@@ -243,14 +243,14 @@ fn find(name: &[u8]) -> Option<&'static Command> {
 
 /// Facts about a command.
 pub struct Fact {
-    /// The command's name in small letters.
+    /// The command's name in lower case.
     pub name: &'static str,
-    /// Number of arguments with the name; negative: a minimum.
+    /// Number of arguments, including the name. A negative number means a minimum.
     pub arity: i32,
-    /// The command may change data.
+    /// Whether the command may change data.
     pub writes: bool,
-    /// Positions of its keys: the first, the last (negative: from the end), and the distance between two keys. 0: the
-    /// command has no keys, or an argument gives their number.
+    /// Positions of the command's keys: the first, the last (negative: from the end), and the distance between two
+    /// keys. 0: the command has no keys, or an argument gives their number.
     pub keys: [i64; 3],
 }
 
@@ -306,7 +306,7 @@ pub fn refuse_as_read(mut arguments: Arguments<'_>) -> Option<Bytes> {
     })
 }
 
-/// Returns the command, or the reason why Redis would not even queue it.
+/// Returns the command. The error is the reason why Redis would not even queue it.
 fn look_up(arguments: &[&[u8]]) -> Result<&'static Command, Bytes> {
     let Some(command) = find(arguments[0]) else {
         return Err(error_reply(&unknown(arguments)));
@@ -359,10 +359,10 @@ pub fn execaborted(commands: &Commands<'_>) -> Option<Bytes> {
         .then(|| error_reply("EXECABORT Transaction discarded because of previous errors."))
 }
 
-/// Runs one command, which has at least a name. Errors of the command are replies.
+/// Runs one command, which has at least a name. An error of the command is its reply.
 ///
 /// # Errors
-/// A [`Fault`] of the rows; the transaction must be given up.
+/// A [`Fault`] of the rows. The caller must then give the transaction up.
 pub fn run(
     keys: &mut Keyspace<'_>,
     context: &Context,

@@ -96,7 +96,8 @@ impl Server {
         self.run(&command.split(' ').collect::<Vec<_>>())
     }
 
-    /// Sweeps until nothing changes. Returns the number of sweeps, and the most rows that one sweep removed.
+    /// Sweeps until nothing changes. Returns the number of sweeps, and the highest number of rows that one sweep
+    /// removed.
     fn sweep(&mut self) -> (usize, usize) {
         let (mut times, mut most) = (0, 0);
         loop {
@@ -126,7 +127,8 @@ impl Server {
     }
 }
 
-/// Number of rows in the table of numbers: the next number, and the key space of a database that was emptied.
+/// Number of rows that remain in the table of numbers: the next number, and the key space of a database that was
+/// emptied.
 const NUMBERS: usize = 2;
 
 #[test]

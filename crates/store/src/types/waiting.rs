@@ -1,8 +1,8 @@
-//! A store's memory of keys that clients watch, and of lists and sorted sets for which they wait
-//! (`docs/spec/embedded-store.md` §8).
+//! The store's memory for waiting clients: the keys that clients watch, and the new lists and sorted sets for which
+//! clients wait (`docs/spec/embedded-store.md` §8).
 //!
-//! The memory is bounded. A forgotten key counts as changed: the transaction of a client that watched it does not run,
-//! and a client that waits tries again.
+//! The memory is bounded. A forgotten key counts as changed. A transaction whose client watched the key does not run,
+//! and a client that waits for the key tries again.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -18,18 +18,18 @@ use crate::rows::Fault;
 
 /// Maximum number of keys that are watched at a time. If there are more keys, all of them are forgotten.
 const WATCHED_MAX: usize = 65_536;
-/// Maximum number of bytes of the names of watched keys. If more are added, all are forgotten.
+/// Maximum number of bytes of the names of watched keys. If there are more bytes, all keys are forgotten.
 const WATCHED_BYTES_MAX: usize = 32 << 20;
 /// Maximum number of new lists and sorted sets that are remembered.
 const ARRIVALS_MAX: usize = 4096;
-/// Value in place of an arrival's number if the arrivals are unknown.
+/// Value that stands for the number of arrivals if the arrivals are unknown.
 const ANY: i64 = 0;
 
-/// State of a watched key at its first WATCH after its last change.
+/// State of a watched key at the first WATCH after the key's last change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Version {
     number: i64,
-    /// Whether the key existed. If the key expires, this field alone shows the change.
+    /// Whether the key existed. If the key expires, only this field shows the change.
     there: bool,
 }
 
@@ -115,12 +115,12 @@ impl Watched {
 pub struct Arrivals {
     /// Number of arrivals since the process began.
     count: u64,
-    /// The last arrivals, by [`pmnet_wire::command::arrival`].
+    /// The newest arrivals, as numbers by [`pmnet_wire::command::arrival`].
     last: VecDeque<i64>,
 }
 
 impl Arrivals {
-    /// Adds an arrival.
+    /// Adds an arrival to the list.
     pub fn note(&mut self, arrival: i64) {
         self.count += 1;
         self.last.push_back(arrival);
@@ -137,7 +137,7 @@ impl Arrivals {
     }
 }
 
-/// Commands that a front sends on behalf of its clients. Clients of Redis do not send them.
+/// Commands that a front sends for its clients. Clients of Redis cannot send these commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Own {
     Watch,
@@ -200,7 +200,7 @@ impl Own {
 }
 
 /// Returns whether these keys are unchanged. In the arguments, each key follows its database and version. Arguments
-/// that cannot be read count as changed.
+/// that cannot be parsed count as changed keys.
 fn are_unchanged(keys: &mut Keyspace<'_>, start: i64, arguments: &[&[u8]]) -> Result<bool, Fault> {
     let [of, watched @ ..] = arguments else {
         return Ok(false);
@@ -229,7 +229,7 @@ fn are_unchanged(keys: &mut Keyspace<'_>, start: i64, arguments: &[&[u8]]) -> Re
 /// Returns whether all keys that a transaction's client watches are unchanged; `None`: the client watches no key.
 ///
 /// # Errors
-/// A [`Fault`] of the rows; the transaction must be given up.
+/// A [`Fault`] of the rows. The caller must then give the transaction up.
 pub fn unchanged(keys: &mut Keyspace<'_>, commands: &Commands<'_>) -> Result<Option<bool>, Fault> {
     if commands.form != Form::Transaction {
         return Ok(None);

@@ -1,5 +1,5 @@
-//! Batches on a real Redis: which batches are refused, which batches wait, and that records and effects are always
-//! written together.
+//! Batches on a real Redis. The tests check which batches are refused, which batches wait, and that records and effects
+//! are always written together.
 
 use crate::support::claims::Port;
 use crate::support::{Redis, arguments, batch, change, load, payload, read, single, watermark};
@@ -73,7 +73,7 @@ fn effects_and_records_go_together_and_come_back() {
         "{}",
         store.durability()
     );
-    // Another server process finds this watermark too. Shard 1 has no records yet.
+    // Another server process loads this watermark, too. Shard 1 has no records yet.
     assert_eq!(watermark(&redis.store().load().unwrap()), 7);
     assert_eq!(
         pmnet_store::open(&redis.url(), 1).unwrap().load(),
@@ -144,10 +144,10 @@ fn passing_errors_change_nothing() {
         };
         let mut replies = Vec::new();
         if says == "OOM" {
-            // A promised command waits; for any other command Redis's error is the answer.
+            // A batch with a promised command waits. For any other command, Redis's error is the answer.
             return;
         }
-        // The command runs in pmnet's script, in a client's script, and in MULTI.
+        // The command runs in pmnet's script, in a client's script, and in a MULTI.
         for command in [
             "INCR n",
             "EVAL return(redis.pcall('INCR','n')) 0",
@@ -166,7 +166,7 @@ fn passing_errors_change_nothing() {
     redis.call(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
     assert_eq!(redis.get("n").as_deref(), Some("1"));
     assert_eq!(redis.get("other"), None);
-    // If Redis takes no writes, the records must be loaded again.
+    // If Redis accepts no writes, the records must be loaded again.
     retry(store.apply(&batch(&[], 2)), "takes no writes");
     store.load().unwrap();
     redis.call(&["REPLICAOF", "127.0.0.1", "1"]);
@@ -174,7 +174,7 @@ fn passing_errors_change_nothing() {
     retry(store.load(), "replica");
     redis.call(&["REPLICAOF", "NO", "ONE"]);
     store.load().unwrap();
-    // The request script was flushed: the store notices it, and loads the script again.
+    // When the request script was flushed, the store notices it and loads the script again.
     redis.call(&["SCRIPT", "FLUSH"]);
     let lost = pmnet_server::Request {
         source: pmnet_server::Source::default(),
@@ -184,7 +184,7 @@ fn passing_errors_change_nothing() {
     retry(store.execute(&[lost], &mut Vec::new()), "NOSCRIPT");
     store.load().unwrap();
     assert_eq!(change(store, single("INCR n")), ":2\r\n");
-    // When memory is short, a client must still be able to free memory.
+    // When memory is short, a client must be able to free memory.
     redis.call(&["CONFIG", "SET", "maxmemory", "1"]);
     assert_eq!(change(store, single("DEL n")), ":1\r\n");
 }
@@ -196,7 +196,7 @@ fn flushes_keep_the_records() {
     };
     let store = &mut *store;
     let mut big = batch(&[single("SET k v")], 1);
-    // These fields are more than one HSET can write.
+    // These fields are more than a single HSET can write.
     big.records
         .extend((0..5000u32).map(|i| (i.to_be_bytes().to_vec(), Some(Bytes::from(vec![0u8; 3])))));
     assert_eq!(store.apply(&big), Ok(0));
@@ -251,7 +251,7 @@ fn a_flush_through_one_shard_keeps_the_records_of_all() {
         assert_eq!(shard.apply(&batch(&[single("SET k v")], watermark)), Ok(0));
         assert_eq!(change(&mut **shard, single("EVAL return(1) 0")), ":1\r\n");
     }
-    // Many keys, so that SCAN needs several rounds; and some keys that only look like pmnet's.
+    // There are many keys, so that SCAN needs several rounds, and some keys that only look like pmnet's keys.
     let many: Vec<String> = (0..30_000).map(|i| format!("key{i}")).collect();
     let look = [
         "pmnet:{01}",
@@ -272,10 +272,10 @@ fn a_flush_through_one_shard_keeps_the_records_of_all() {
     };
     let ours = |redis: &Redis| {
         assert_eq!(redis.call(&["EXISTS", "pmnet:{1}:scripts"]), ":1\r\n");
-        // Three shards' records, two shards' scripts.
+        // The keys are the records of three shards, and the scripts of two.
         assert_eq!(redis.call(&["DBSIZE"]), ":5\r\n");
     };
-    // FLUSHALL comes as an update, as a request in a script, and as a request by MULTI.
+    // FLUSHALL comes as an update, as a request in a script, and as a request in a MULTI.
     foreign(&redis);
     assert_eq!(zero.apply(&batch(&[single("FLUSHALL")], 1)), Ok(0));
     ours(&redis);
@@ -287,7 +287,7 @@ fn a_flush_through_one_shard_keeps_the_records_of_all() {
     let by_multi = payload(Form::Transaction, Protocol::Resp2, 3, &by_multi);
     assert_eq!(change(&mut *zero, by_multi), "*2\r\n+OK\r\n*-1\r\n");
     ours(&redis);
-    // The servers of the other shards find their records, and go on.
+    // The servers of the other shards find their records, and continue.
     for (shard, found) in [(&mut one, 11), (&mut last, 12)] {
         assert_eq!(shard.apply(&batch(&[], found + 10)), Ok(0));
         assert_eq!(watermark(&load(&mut **shard)), found + 10);
@@ -323,7 +323,7 @@ fn records_changed_behind_our_back_stop_the_shard_before_anything_is_applied() {
     assert_eq!((redis.get("k"), replies.len()), (None, 0));
     fatal(store.load(), "older");
 
-    // A foreign key has the name of the records' hash.
+    // A key of another program has the name of the records' hash.
     redis.call(&["SET", "pmnet:{0}", "x"]);
     fatal(redis.store().load(), "not pmnet's");
 }

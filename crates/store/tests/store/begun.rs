@@ -1,5 +1,5 @@
-//! Every reason for which Redis refuses writes, with every kind of request. A refused request must have no effect, and
-//! a request that had an effect must not be refused, so that nothing happens twice.
+//! Tests every reason for which Redis refuses writes, with every kind of request. A refused request must have no
+//! effect, and a request that had an effect must not be refused, so that nothing happens twice.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -14,15 +14,15 @@ use pmnet_resp::write_command;
 use pmnet_server::{Request, Store, StoreError};
 use pmnet_wire::command::{Form, Protocol, preamble};
 
-/// Number of tries during which the reason to refuse lasts.
+/// Number of attempts during which the reason for the refusal lasts.
 const TRIES: usize = 3;
 
-/// Kind of a request. A request's single effect adds one to the key `n`, or publishes one message.
+/// Kind of a request. The single effect of such a request adds one to the key `n`, or publishes one message.
 struct Kind {
     name: &'static str,
     form: Form,
     commands: &'static [&'static [&'static str]],
-    /// Redis refuses the request when memory is short: it refuses the command itself, or queues nothing.
+    /// Whether Redis refuses the request when memory is short: it refuses the command itself, or queues nothing.
     needs_memory: bool,
 }
 
@@ -93,7 +93,7 @@ const KINDS: &[Kind] = &[
         &[&["BLPOP", "none", "0"], &["INCR", "n"]],
         true,
     ),
-    // Redis would run a lone FCALL at once; pmnet has to queue it.
+    // Redis would run an FCALL alone at once, but pmnet has to queue it.
     kind("function", Form::Single, &[&["FCALL", "tell", "0"]], true),
     kind(
         "pipeline",
@@ -190,7 +190,7 @@ fn config(redis: &Redis, setting: &str, value: &str) {
     assert_eq!(redis.call(&["CONFIG", "SET", setting, value]), "+OK\r\n");
 }
 
-/// Changes the rights of the user that the store logs in as.
+/// Changes the rights of the user as which the store logs in.
 fn rights(redis: &Redis, rules: &str) {
     let mut command = vec!["ACL", "SETUSER", "shard"];
     command.extend(rules.split(' '));
@@ -209,14 +209,14 @@ fn fail_to_save(redis: &Redis) {
         .call(&["INFO", "persistence"])
         .contains("rdb_last_bgsave_status:err")
     {
-        // Redis refuses BGSAVE while it rewrites the AOF.
+        // Redis refuses BGSAVE during a rewrite of the AOF.
         redis.call(&["BGSAVE"]);
         assert!(Instant::now() < until, "the save does not fail");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
-/// Messages that a subscriber has received.
+/// The messages that a subscriber has received.
 #[derive(Default)]
 struct Messages {
     count: AtomicUsize,
@@ -225,7 +225,7 @@ struct Messages {
     marks_seen: AtomicUsize,
 }
 
-/// Returns a subscriber to `ch`.
+/// Returns the messages of a subscriber to `ch`.
 fn subscriber(redis: &Redis) -> Arc<Messages> {
     let mut stream = TcpStream::connect(("127.0.0.1", redis.port)).unwrap();
     let mut out = Vec::new();
@@ -259,7 +259,7 @@ fn request(kind: &Kind) -> Request {
     }
 }
 
-/// Returns a Redis with a user of the store's own, and a function that publishes.
+/// Starts a Redis with a user for the store, and with a function that publishes.
 fn ready() -> Option<(Redis, Box<dyn Store>)> {
     let redis = Redis::start(&[])?;
     redis.call(&[
@@ -284,7 +284,7 @@ fn ready() -> Option<(Redis, Box<dyn Store>)> {
 }
 
 /// Returns the number of effects: the value of the key, or the number of messages. When a mark has arrived, all
-/// messages that were published before it have arrived too.
+/// messages that were published before the mark have arrived, too.
 fn happened(redis: &Redis, messages: &Messages) -> usize {
     assert_eq!(redis.call(&["PUBLISH", "ch", "mark"]), ":1\r\n");
     let marks = messages.marks_seen.fetch_add(1, Ordering::SeqCst) + 1;
@@ -337,7 +337,7 @@ fn every_request_has_its_effect_once_whatever_redis_refuses_meanwhile() {
             }
             if reply.is_none() {
                 let effects = happened(&redis, &messages) - before;
-                // No client may be told of the effect yet, but the record says that the request has begun.
+                // No client must be told of the effect yet, but the record says that the request has begun.
                 let begun = redis.call(&["HEXISTS", "pmnet:{0}", "reply/1"]) == ":1\r\n";
                 assert!(
                     effects == 0 || begun,
@@ -393,8 +393,8 @@ fn removed(watermark: u64) -> pmnet_server::Batch {
     batch
 }
 
-/// Sets of rights that are missing together. Found: with some of them the watermark was written, and acknowledged
-/// updates were refused.
+/// Sets of rights that are taken away together. Found: without some of these rights the watermark was written, although
+/// acknowledged updates were refused.
 const MISSING: &[&str] = &[
     "-multi",
     "-exec",
@@ -464,8 +464,8 @@ fn a_batch_takes_effect_once_and_whole_whatever_rights_are_missing_meanwhile() {
     }
 }
 
-/// A function is called by MULTI. Found: it ran outside the transaction, or twice, or its record said that it had run
-/// although it had not.
+/// A function is called in a MULTI. Found: the function ran outside the transaction, or twice, or its record said that
+/// the function had run although it had not.
 #[test]
 fn a_function_runs_once_whatever_rights_are_missing_meanwhile() {
     for missing in MISSING.iter().chain(&["-multi -blpop -fcall", "-fcall"]) {
@@ -536,8 +536,8 @@ fn what_was_executed_without_its_record_is_not_executed_again() {
     let proxy = Proxy::start(redis.port);
     let mut store = pmnet_store::open(&proxy.url(), 0).unwrap();
     store.load().unwrap();
-    // A script cannot pass this number of arguments to a command, so this batch goes by MULTI. The proxy replaces only
-    // the answer to the write of the record: real rights would have to change within microseconds.
+    // A script cannot pass this number of arguments to a command, so the batch needs a MULTI. The proxy replaces only
+    // the answer to the write of the record. Real rights would have to change within microseconds.
     let long = single(&format!("RPUSH list{}", " x".repeat(5000)));
     proxy.answer(":5000\r\n$2\r\nOK\r\n", ":5000\r\n-NO OK\r\n");
     let result = store.apply(&batch(std::slice::from_ref(&long), 1));
@@ -562,7 +562,8 @@ fn what_was_executed_without_its_record_is_not_executed_again() {
     assert_eq!(store.apply(&batch(&[single("INCR n")], 3)), Ok(0));
 }
 
-/// A script that only reads is answered when memory is short, as in Redis. The store keeps the text of the script, too.
+/// As in Redis, a script that only reads is answered even when memory is short. The store keeps the text of this
+/// script, too.
 #[test]
 fn a_script_that_only_reads_answers_when_memory_is_short() {
     let Some((redis, mut store)) = ready() else {
@@ -589,7 +590,7 @@ fn a_script_that_only_reads_answers_when_memory_is_short() {
     let frees = "EVAL redis.call('DEL','n')return(redis.call('SET','m','v')) 0";
     assert_eq!(change(store, single(frees)), "+OK\r\n");
     assert_eq!(change(store, single("DEL m")), ":1\r\n");
-    // A whole transaction is discarded, as in Redis.
+    // As in Redis, the whole transaction is discarded.
     let reply = change(
         store,
         crate::support::payload(Form::Transaction, Protocol::Resp2, 0, &["DEL m", "SET m v"]),
@@ -601,8 +602,8 @@ fn a_script_that_only_reads_answers_when_memory_is_short() {
     assert_eq!(redis.get("m"), None);
 }
 
-/// An error that a client's code makes up is its reply. Found: such an error was taken for an error of Redis. Then all
-/// clients lost the connection, and the code's own client waited for ten seconds.
+/// An error that a client's code invents is the reply to this client. Found: such an error was taken for an error of
+/// Redis itself. Then all clients lost the connection, and the code's own client waited for ten seconds.
 #[test]
 fn an_error_of_a_clients_code_is_its_reply() {
     let Some((redis, mut store)) = ready() else {
@@ -655,7 +656,7 @@ fn an_error_of_a_clients_code_is_its_reply() {
     ] {
         assert!(read(&mut *store, single(text)).starts_with('-'));
     }
-    // One more connection is the test's own, on which it asks for the number.
+    // The test itself has one more connection, on which it asks for the number.
     let count = |line: &str| {
         line.split(':')
             .nth(1)
@@ -667,7 +668,7 @@ fn an_error_of_a_clients_code_is_its_reply() {
     assert_eq!(count(&connections(clients())), count(&before) + 1);
 }
 
-/// Sends SCRIPT KILL, which a busy Redis answers, and no command after it.
+/// Sends SCRIPT KILL, which a busy Redis answers. Sends no command after the SCRIPT KILL.
 fn kill_script(redis: &Redis) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", redis.port)).unwrap();
     stream.write_all(b"SCRIPT KILL\r\n").unwrap();
@@ -675,8 +676,8 @@ fn kill_script(redis: &Redis) -> String {
     line.expect("an answer").unwrap()
 }
 
-/// A client's script that never ends can be killed while it has changed nothing, as in Redis. Found: pmnet had kept its
-/// text by a write before it ran, so Redis answered UNKILLABLE.
+/// As in Redis, a client's script that never ends can be killed while it has changed nothing. Found: pmnet had kept the
+/// script's text by a write before the script ran, so Redis answered UNKILLABLE.
 #[test]
 fn a_script_that_hangs_can_be_killed() {
     let Some(redis) = Redis::start(&["--busy-reply-threshold", "100"]) else {
@@ -711,7 +712,8 @@ fn a_script_that_hangs_can_be_killed() {
     assert_eq!(change(&mut *store, single("INCR n")), ":1\r\n");
 }
 
-/// If a client's script is killed after the deadline of the store's call, the client is told that it was killed.
+/// If a client's script is killed after the deadline of the store's call, the client gets the error that the script was
+/// killed.
 #[test]
 fn a_script_that_hangs_long_can_be_killed() {
     let Some(redis) = Redis::start(&["--busy-reply-threshold", "100"]) else {

@@ -1,5 +1,5 @@
-//! A real Redis Cluster of two masters as the store: effects and records are one step in all slots, also while a slot
-//! is being moved, or after it has moved (`docs/spec/sharding.md`, §5).
+//! A real Redis Cluster of two masters as the store (`docs/spec/sharding.md`, §5). Effects and records are one step in
+//! all slots, even while a slot is being moved, or after it has moved.
 
 use std::time::{Duration, Instant};
 
@@ -68,7 +68,7 @@ impl Pair {
         pmnet_store::open(&self.url(SLOTS), 0).unwrap()
     }
 
-    /// Opens the slot of a key for a move to the other node.
+    /// Prepares the move of a key's slot to the other node.
     fn begin_move(&self, key: &str, from: usize) {
         let slot = slot_of(key.as_bytes()).to_string();
         let (node, target) = (&self.nodes[from], &self.nodes[1 - from]);
@@ -111,7 +111,7 @@ fn retry(result: Result<u64, StoreError>, says: &str) {
     assert!(text.contains(says), "{text}");
 }
 
-/// Reply to a request that changes the store.
+/// Returns the reply to a request that changes the store.
 fn asked(store: &mut dyn Store, payload: Bytes) -> String {
     change(store, payload)
 }
@@ -129,7 +129,7 @@ fn a_batch_over_many_slots_is_one_step() {
         let both = both.each_ref().map(String::as_str);
         effects.push(payload(Form::Transaction, Protocol::Resp2, 0, &both));
     }
-    // More arguments than a script can pass to one command.
+    // This command has more arguments than a script can pass to one command.
     let mut long: Vec<Vec<u8>> = vec![b"MSET".to_vec()];
     for number in 0..6000 {
         long.extend([format!("{{b}}{number}").into_bytes(), b"v".to_vec()]);
@@ -143,21 +143,21 @@ fn a_batch_over_many_slots_is_one_step() {
         assert_eq!(pair.get(&format!("{{{key}}}u")).as_deref(), Some("2"));
     }
     assert_eq!(pair.get("{b}5999").as_deref(), Some("v"));
-    // A batch with a command that fails: only this command fails.
+    // In a batch with a command that fails, only this command fails.
     let effects = [single("HSET bar f v"), single("SET b 2")];
     assert_eq!(store.apply(&batch(&effects, 8)), Ok(1));
     assert_eq!(pair.get("b").as_deref(), Some("2"));
-    // FLUSHALL leaves the records alone, and they are not shown.
+    // FLUSHALL keeps the records, and clients do not see them.
     assert_eq!(store.apply(&batch(&[single("FLUSHALL")], 9)), Ok(0));
     assert_eq!(watermark(&load(&mut *store)), 9);
     assert_eq!(read(&mut *store, single("DBSIZE")), ":0\r\n");
-    // After the end of the process, another process finds the same data.
+    // After the process has ended, another process finds the same data.
     let mut later = pair.store();
     assert_eq!(watermark(&load(&mut *later)), 9);
 }
 
-/// Requests of all kinds have a record, even if their slots differ from that of the records. The requests run in a
-/// script or in a transaction.
+/// Requests of all kinds have a record, even if they use other slots than the records. The requests run in a script or
+/// in a transaction.
 #[test]
 fn requests_in_any_slot_have_their_record() {
     let Some(pair) = Pair::start() else { return };
@@ -176,7 +176,7 @@ fn requests_in_any_slot_have_their_record() {
             asked(&mut *store, single(&format!("RPUSH {{{key}}}l a b"))),
             ":2\r\n"
         );
-        // These commands need a transaction.
+        // These commands need a MULTI.
         assert_eq!(
             asked(&mut *store, single(&format!("BLPOP {{{key}}}l 0"))),
             format!("*2\r\n${}\r\n{{{key}}}l\r\n$1\r\na\r\n", key.len() + 3)
@@ -212,8 +212,8 @@ fn requests_in_any_slot_have_their_record() {
             "$1\r\nx\r\n"
         );
     }
-    // A pack over all these slots, with a command in the middle that cannot run in a script: the first part runs, and
-    // the rest is sent again.
+    // The pack has keys in all these slots, and in the middle a command that cannot run in a script. The first part
+    // runs, and the rest is sent again.
     let pack = |commands: &[&str]| payload(Form::Pack, Protocol::Resp2, 0, commands);
     let reply = asked(
         &mut *store,
@@ -224,11 +224,11 @@ fn requests_in_any_slot_have_their_record() {
     assert!(reply.starts_with("*1\r\n*2\r\n"), "{reply}");
     let reply = asked(&mut *store, pack(&["INCR {bar}n"]));
     assert_eq!(reply, "*1\r\n:2\r\n");
-    // Commands that concern the whole node.
+    // These commands concern the whole node.
     assert_eq!(asked(&mut *store, single("CONFIG SET hz 20")), "+OK\r\n");
     assert_eq!(asked(&mut *store, single("SCRIPT FLUSH")), "+OK\r\n");
     load(&mut *store);
-    // Keys of several slots, one of them of the other node.
+    // The keys are in several slots, one of which belongs to the other node.
     let cross = "-CROSSSLOT Keys in request don't hash to the same slot\r\n";
     let exec = payload(
         Form::Transaction,
@@ -252,8 +252,8 @@ fn requests_in_any_slot_have_their_record() {
     assert!(reply.starts_with("-ERR"), "{reply}");
 }
 
-/// Found: after an update for another shard's slot, the shard waited for the end of a move of slots. No slot
-/// was being moved, so the shard waited for ever.
+/// Found: after an update for another shard's slot, the shard waited for the end of a move of slots. No slot was being
+/// moved, so the shard waited without end.
 #[test]
 fn an_update_for_a_slot_of_another_shard_is_dropped() {
     let Some(pair) = Pair::start() else { return };
@@ -268,7 +268,8 @@ fn an_update_for_a_slot_of_another_shard_is_dropped() {
             &["SET b half", "SET foo x"],
         ),
         single("MSET k2 half foo x"),
-        // This node has both slots, but Redis takes no command for two slots. Found: such a command stopped the shard.
+        // This node has both slots, but Redis accepts no command with keys in two slots. Found: such a command stopped
+        // the shard.
         single("MSET k2 half b half"),
         single("SET bar new"),
     ];
@@ -279,7 +280,7 @@ fn an_update_for_a_slot_of_another_shard_is_dropped() {
     assert_eq!(watermark(&load(&mut *store)), 1);
 }
 
-/// If a slot is being moved, or has moved, a command that needs it takes effect as a whole or not at all.
+/// If a command needs a slot that is being moved, or has moved, the command takes effect as a whole or not at all.
 #[test]
 fn what_meets_a_slot_that_moves_waits_as_a_whole() {
     let Some(pair) = Pair::start() else { return };
@@ -293,7 +294,8 @@ fn what_meets_a_slot_that_moves_waits_as_a_whole() {
     assert_eq!(store.apply(&batch(&first, 1)), Ok(0));
     let effects = [
         single("SET k2 new"),
-        // The slot moves away while the update is on its way: the next command does not find it at this node.
+        // The slot moves away while the update is on its way to Redis: the update's next command does not find the slot
+        // at this node.
         payload(
             Form::Transaction,
             Protocol::Resp2,
@@ -381,7 +383,7 @@ fn a_server_starts_only_where_its_slots_are() {
         error.to_string().contains("cluster support disabled"),
         "{error}"
     );
-    // Two shards of one cluster have the same number: their records are separate.
+    // Two shards have the same number in different masters of one cluster. Their records are separate.
     let mut stores =
         ["0-8191", "8192-16383"].map(|slots| pmnet_store::open(&pair.url(slots), 0).unwrap());
     for (store, order) in stores.iter_mut().zip([3, 4]) {
@@ -391,7 +393,7 @@ fn a_server_starts_only_where_its_slots_are() {
     for (store, order) in stores.iter_mut().zip([3, 4]) {
         assert_eq!(watermark(&load(&mut **store)), order);
     }
-    // The slot of the records moves: all requests wait until it has moved back.
+    // The slot of the records is moved away. All requests wait until it has moved back.
     let home = pair.nodes[0].call(&["CLUSTER", "GETKEYSINSLOT", "0", "9"]);
     assert!(home.contains("pmnet:{0-"), "{home}");
     let key = home

@@ -1,5 +1,5 @@
-//! Scripts and functions of clients on a real Redis: they see the same as in a bare Redis, and cannot reach pmnet's
-//! records.
+//! Scripts and functions of clients on a real Redis: they see the same as in a bare Redis, and they cannot reach
+//! pmnet's records.
 
 use crate::support::{Redis, bare, change, payload, read, script, single};
 use bytes::Bytes;
@@ -28,7 +28,7 @@ fn no_script_of_a_client_reaches_the_records() {
         Ok(0)
     );
     let owner = redis.call(&["HGET", "pmnet:{0}", "owner"]);
-    // Objects through which a script could get a `call` that pmnet does not watch. Each script then writes the
+    // Objects through which a script could find a `call` that pmnet does not check. Each script then writes the
     // watermark.
     for way in [
         "redis",
@@ -76,7 +76,7 @@ fn no_script_of_a_client_reaches_the_records() {
             "{way}: {reply}"
         );
     }
-    // Code after an `end` of the client's own script still runs inside pmnet's wrapper.
+    // If a client's script contains an `end` of its own, the code after the `end` still runs inside pmnet's wrapper.
     for body in [
         "end redis.call('DEL', 'pmnet:{0}') do",
         "return 1 end, redis.call('DEL', 'pmnet:{0}'), function()",
@@ -207,8 +207,8 @@ fn what_is_wrong_with_arguments_is_told_as_by_a_bare_redis() {
     }
 }
 
-/// A request that changes something runs clients' scripts inside pmnet's script: even there, a script that may only
-/// read does not write.
+/// If a request changes something, scripts of clients run inside pmnet's script. Even then, a script that may only read
+/// does not write.
 #[test]
 fn a_script_that_may_only_read_does_not_write() {
     let Some((redis, mut store)) = ready(&[]) else {
@@ -239,7 +239,7 @@ fn a_script_that_may_only_read_does_not_write() {
     assert_eq!(redis.get("k"), None);
 }
 
-/// SCRIPT EXISTS reports the scripts that EVALSHA would find; SCRIPT FLUSH forgets them.
+/// SCRIPT EXISTS reports the scripts that EVALSHA would find, and SCRIPT FLUSH makes Redis forget them.
 #[test]
 fn scripts_exist_from_load_to_flush() {
     let Some((redis, mut store)) = ready(&[]) else {
@@ -256,7 +256,7 @@ fn scripts_exist_from_load_to_flush() {
     for _ in 0..2 {
         assert_eq!(read(store, exists()), "*2\r\n:1\r\n:0\r\n");
         assert_eq!(change(store, evalsha()), ":1\r\n");
-        // Redis may forget scripts that pmnet's records contain.
+        // Redis may forget scripts that are still in pmnet's records.
         redis.call(&["SCRIPT", "FLUSH"]);
         assert!(store.load().is_ok());
     }
@@ -267,7 +267,7 @@ fn scripts_exist_from_load_to_flush() {
     assert!(store.load().is_ok());
     assert_eq!(read(store, exists()), "*2\r\n:0\r\n:0\r\n");
     assert!(change(store, evalsha()).starts_with("-NOSCRIPT"));
-    // A transaction that does not run in pmnet's script finds the client's script, too.
+    // A transaction that does not run in pmnet's script finds the client's scripts, too.
     let eval = script(two, &["EVAL", "return 1", "0"]);
     assert_eq!(change(store, eval), ":1\r\n");
     let evalsha = format!("EVALSHA {sha} 0");
@@ -295,7 +295,7 @@ fn a_function_that_changes_the_records_stops_the_shard() {
         Ok(0)
     );
     assert_eq!(change(&mut *store, single("FCALL good 1 n")), ":1\r\n");
-    // Reads do not run code that writes, either.
+    // A read does not run code that writes, either.
     for (form, command) in [
         (Form::Single, "FCALL good 1 n"),
         (Form::Single, "EVAL return(1) 0"),
@@ -315,7 +315,7 @@ fn a_function_that_changes_the_records_stops_the_shard() {
         payload,
         record: Some((b"r".to_vec(), Bytes::new())),
     };
-    // An EVAL that cannot run in pmnet's script, because of another command in the transaction.
+    // This EVAL cannot run in pmnet's script because of another command in its transaction.
     let mut both = preamble(Form::Transaction, Protocol::Resp2, 0).to_vec();
     let raw = "return redis.call('HDEL', 'pmnet:{' .. '0}', 'r')";
     pmnet_resp::write_command(&mut both, &["EVAL", raw, "0"]);
@@ -334,7 +334,7 @@ fn a_function_that_changes_the_records_stops_the_shard() {
             .execute(&[request(single("INCR m"))], &mut replies)
             .unwrap();
         says(store.execute(&[request(payload)], &mut replies));
-        // A supervisor starts the server again and again. Found: the changed records were loaded without a message.
+        // A supervisor starts the server repeatedly. Found: the changed records were loaded without a message.
         for _ in 0..2 {
             says(redis.store().load().map(drop));
         }
@@ -343,7 +343,7 @@ fn a_function_that_changes_the_records_stops_the_shard() {
     }
 }
 
-/// Found: an error that client code raised while its result was read was taken for an error of the store. "FENCED"
+/// Found: an error that a client's code raised while its result was read was taken for an error of the store. "FENCED"
 /// ended the server at each start.
 #[test]
 fn no_code_of_a_client_speaks_for_the_store() {

@@ -19,7 +19,7 @@ fn fill(redis: &Redis) {
     assert_eq!(redis.call(&command), "+OK\r\n");
 }
 
-/// Ends the current rewrite quickly. The next rewrite is quick, too.
+/// Ends the current rewrite quickly. Further rewrites are quick, too.
 fn end_rewrite(redis: &Redis) {
     redis.call(&["CONFIG", "SET", "rdb-key-save-delay", "0"]);
     redis.call(&["CONFIG", "SET", "appendonly", "no"]);
@@ -52,7 +52,7 @@ fn a_sync_that_pauses_during_rewrites_is_not_called_safe() {
     load(&mut *store);
     let says = store.durability();
     assert!(says.contains("survives power loss"), "{says}");
-    // Clients cannot undo the setting.
+    // Clients cannot change these settings back.
     for setting in [
         "no-appendfsync-on-rewrite yes",
         "appendfsync no",
@@ -71,7 +71,7 @@ fn an_aof_that_was_just_switched_on_is_waited_for() {
         return;
     };
     fill(&redis);
-    // The second time, files of the first time exist, and INFO looks as in any other rewrite.
+    // In the second round, files of the first round exist, and INFO looks the same as in any other rewrite.
     for _ in 0..2 {
         redis.call(&["CONFIG", "SET", "appendonly", "yes"]);
         assert!(rewriting(&redis));
@@ -106,7 +106,7 @@ fn a_rewrite_of_a_whole_aof_keeps_nobody_waiting() {
     fill(&redis);
     let mut store = redis.store();
     load(&mut *store);
-    // The store requested this rewrite. Another server waits for this rewrite, too.
+    // The first store requested this rewrite. Another server need not wait for this rewrite, either.
     for mut store in [store, redis.store()] {
         assert!(rewriting(&redis));
         store.load().unwrap();
@@ -117,11 +117,12 @@ fn a_rewrite_of_a_whole_aof_keeps_nobody_waiting() {
     end_rewrite(&redis);
 }
 
-/// Redis cuts a torn AOF after the last whole command. If a transaction is torn, its beginning stays open in the file,
-/// and takes effect when Redis starts once more. Found by `kills::every_process_fifty_times_with_a_log_in_memory`.
+/// When Redis starts, it cuts a torn AOF after the last whole command. If a transaction is torn, its beginning stays
+/// open in the file, and takes effect when Redis starts a second time. Found by
+/// `kills::every_process_fifty_times_with_a_log_in_memory`.
 #[test]
 fn a_transaction_that_is_torn_in_the_aof_never_takes_effect() {
-    // A rewrite drops the transaction. Redis dies after this rewrite has ended, or while it runs.
+    // A rewrite drops the open transaction. Redis dies after the rewrite has ended (false), or while it runs (true).
     for slow in [false, true] {
         let Some(mut redis) = Redis::start(&[]) else {
             return;

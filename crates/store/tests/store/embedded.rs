@@ -5,7 +5,7 @@ use bytes::Bytes;
 use pmnet_server::{Request, Store};
 use pmnet_wire::command::{Form, Protocol};
 
-/// Commands of the packet store whose replies must equal Redis's.
+/// Commands of the packet store whose replies must equal those of Redis.
 const COMPARED: &[&str] = &[
     "GET none",
     "SET k v",
@@ -85,7 +85,7 @@ const COMPARED: &[&str] = &[
     "GET a",
 ];
 
-/// Returns a packet store in a directory, of this many MiB.
+/// Returns the address of a packet store in a directory, with this size in MiB.
 fn url(directory: &tempfile::TempDir, size: u32) -> String {
     format!("packet:{}/s?size={size}M", directory.path().display())
 }
@@ -175,7 +175,7 @@ fn the_packet_store_keeps_effects_and_records_together() {
 
 #[test]
 fn a_killed_writer_leaves_whole_batches() {
-    // The writer is a child process: this test, run with the store's address in its environment.
+    // The writer is a child process. The child process runs this test with the store's address in its environment.
     const NAME: &str = "PMNET_TEST_STORE";
     if let Ok(url) = std::env::var(NAME) {
         let mut store = pmnet_store::open(&url, 0).unwrap();
@@ -195,7 +195,7 @@ fn a_killed_writer_leaves_whole_batches() {
 }
 
 fn leaves_whole_batches(variable: &str, url: &str) {
-    // The store is created before any process is killed, because a large file takes time.
+    // The store is created before the first kill, because creating a large file takes time.
     drop(pmnet_store::open(url, 0).unwrap());
     let mut last = 0;
     for _ in 0..5 {
@@ -274,7 +274,7 @@ fn a_file_of_the_store_that_was_removed_is_refused_and_left_alone() {
     }
 }
 
-/// A `SET` of the longest key that a message can hold is acknowledged early.
+/// A `SET` of the longest key that fits into a message is acknowledged early.
 #[test]
 fn the_longest_key_can_be_set() {
     let directory = tempfile::tempdir().unwrap();
@@ -296,7 +296,7 @@ fn the_null_store_keeps_records_only() {
     );
     assert_eq!(watermark(&store.load().unwrap()), 4);
     assert_eq!(read(&mut *store, single("GET k")), "$-1\r\n");
-    // The null store also serves to measure programs, so it takes their payloads.
+    // The null store serves to measure programs, too, so it accepts their payloads.
     let program: Bytes = pmnet_wire::program::payload(b"any bytes").into();
     assert_eq!(store.payloads(), pmnet_wire::Payloads::ALL);
     assert_eq!(
@@ -317,7 +317,7 @@ fn the_null_store_keeps_records_only() {
     );
 }
 
-/// Each load reads all records, so a kept reply must not be too long.
+/// Each load reads all records, so a reply that is kept in a record must not be too long.
 #[test]
 fn a_reply_that_is_too_long_to_be_handed_on_is_not_kept() {
     let directory = tempfile::tempdir().unwrap();
@@ -373,7 +373,7 @@ fn a_command_whose_reply_is_too_long_has_no_effect() {
                 "{shown}: {reply}"
             );
         } else {
-            // Only the first read is executed; the front sends the other reads again.
+            // The store executes only the first read, and the front sends the other reads again.
             assert_eq!(reply, "*1\r\n:1\r\n", "{shown}");
         }
     }
@@ -381,7 +381,7 @@ fn a_command_whose_reply_is_too_long_has_no_effect() {
         assert_eq!(read(&mut *store, single(command)), format!(":{count}\r\n"));
     }
     assert_eq!(read(&mut *store, single("EXISTS one two")), ":2\r\n");
-    // One read at a time succeeds.
+    // Each of these reads succeeds alone.
     assert_eq!(change(&mut *store, single("LPOP list")).len(), a.len() + 12);
     assert_eq!(
         change(&mut *store, single("GETDEL one")).len(),

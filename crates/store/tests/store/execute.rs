@@ -1,4 +1,5 @@
-//! Requests on a real Redis: each is executed exactly once, with the reply of Redis byte for byte, and with its record.
+//! Requests on a real Redis. Each request is executed exactly once, gets Redis's reply byte for byte, and has its
+//! record.
 
 use crate::support::{Redis, arguments, bare, change, payload, read, script, single};
 use bytes::Bytes;
@@ -41,7 +42,7 @@ fn replies_are_those_of_a_bare_redis() {
     let Some(redis) = Redis::start(&["--appendfsync", "no"]) else {
         return;
     };
-    // Each command, whether it reads or not, is sent as a recorded request, and to a bare Redis with the same fresh
+    // Each command, whether it reads or writes, is sent as a recorded request, and to a bare Redis with the same fresh
     // data.
     for command in [
         "SET k v",
@@ -215,7 +216,7 @@ fn reads_are_passed_through_in_both_protocols_and_any_database() {
     assert_eq!(text[8], text[7]);
     assert!(text[9].starts_with("-ERR pmnet: malformed"), "{}", text[9]);
     assert!(text[10].starts_with("-ERR pmnet:"), "{}", text[10]);
-    // The next batch still works: the watch was set again.
+    // The next batch still succeeds, so the hash is watched again.
     assert_eq!(
         store.apply(&crate::support::batch(&[single("SET k zero")], 1)),
         Ok(0)
@@ -280,7 +281,7 @@ fn pmnets_own_keys_are_neither_listed_nor_counted() {
         return;
     };
     let store = &mut *store;
-    // From now on the second script exists, too.
+    // From now on Redis knows the second script, too.
     let loaded = script(Protocol::Resp2, &["SCRIPT", "LOAD", "return 1"]);
     assert!(change(store, loaded).starts_with("$40"));
     assert_eq!(redis.call(&["DBSIZE"]), ":2\r\n");
@@ -364,7 +365,7 @@ fn client_scripts_work_inside_ours() {
             redis.call(&["SET", "word", "abc"]);
             let wanted = bare(&redis, protocol, &["EVAL", body, "0"]);
             let got = change(store, script(protocol, &["EVAL", body, "0"]));
-            // Redis appends the position of a raised error; code and text must agree.
+            // Redis appends the position to a raised error. The error's code and text must be equal on both sides.
             let (wanted, got) = (
                 wanted.split(" script:").next(),
                 got.split(" script:").next(),
@@ -372,7 +373,7 @@ fn client_scripts_work_inside_ours() {
             assert_eq!(got, wanted, "{body} {protocol:?}");
         }
     }
-    // Shebang, compile error, runtime error, wrong numbers of keys.
+    // The scripts have a shebang line, a compile error, a runtime error, and wrong numbers of keys.
     assert_eq!(
         change(
             store,
@@ -384,7 +385,7 @@ fn client_scripts_work_inside_ours() {
         change(store, script(two, &["EVAL", "retur", "0"]))
             .starts_with("-ERR Error compiling script")
     );
-    // The position differs between Redis and Valkey.
+    // The position in the error differs between Redis and Valkey.
     let boom = change(store, script(two, &["EVAL", "error('boom')", "0"]));
     assert!(
         boom.starts_with("-ERR user_script:1: boom script: "),
@@ -397,7 +398,7 @@ fn client_scripts_work_inside_ours() {
             bare(&redis, two, &command)
         );
     }
-    // EVALSHA of a script that came by EVAL, by SCRIPT LOAD, or not at all, as a change and as a read.
+    // EVALSHA of scripts that came by EVAL, by SCRIPT LOAD, or not at all. EVALSHA is sent as a change and as a read.
     let sha = crate::support::bulk(&change(
         store,
         script(
@@ -459,7 +460,7 @@ fn transactions_and_pipelines_are_one_step() {
         ),
         "*4\r\n+OK\r\n-WRONGTYPE Operation against a key holding the wrong kind of value\r\n:1\r\n$1\r\na\r\n"
     );
-    // BLPOP cannot run in a script, so this request goes by MULTI.
+    // BLPOP cannot run in a script, so this request needs a MULTI.
     assert_eq!(
         change(
             store,
@@ -501,7 +502,7 @@ fn transactions_and_pipelines_are_one_step() {
     );
     assert!(change(store, single("CONFIG SET appendonly no")).starts_with("-ERR pmnet:"));
     assert_eq!(redis.get("n").as_deref(), Some("5"));
-    // A thousand arguments more than Lua's stack takes.
+    // The command has a thousand arguments more than fit into Lua's stack.
     let many: Vec<Vec<u8>> = (0..9000).map(|i| format!("m{i}").into_bytes()).collect();
     let words: Vec<&[u8]> = std::iter::once(&b"RPUSH"[..])
         .chain([&b"big"[..]])
@@ -539,7 +540,7 @@ fn commands_that_reach_pmnets_keys_without_naming_them_are_refused() {
     assert!(said.starts_with("-ERR unknown command"), "{said}");
 }
 
-/// If a client replays the AOF of a Redis that pmnet uses, it sends such transactions.
+/// A client that replays the AOF of a Redis that pmnet has used sends such transactions.
 #[test]
 fn a_transaction_with_pmnets_own_keys_runs_without_them() {
     let Some((redis, mut store)) = ready(&[]) else {
@@ -553,7 +554,7 @@ fn a_transaction_with_pmnets_own_keys_runs_without_them() {
     ] {
         redis.call(&["DEL", "k", "n"]);
         let mut run = |commands: &[&str]| change(store, payload(form, protocol, 0, commands));
-        // The transaction runs in a script, between MULTI and EXEC, and with no command left to run.
+        // The transaction runs in a script, in a MULTI, and with no command left to run.
         let own = "HSET pmnet:{0} owner x";
         let said = run(&[own, "SET k v", "DEL pmnet:{0}:scripts", "INCR n"]);
         assert_eq!(said, format!("*4\r\n{reserved}+OK\r\n{reserved}:1\r\n"));
@@ -578,7 +579,7 @@ fn a_transaction_with_pmnets_own_keys_runs_without_them() {
         assert_eq!(run(&["GET k"]), "*1\r\n$1\r\nv\r\n");
     }
     assert_ne!(redis.call(&["HGET", "pmnet:{0}", "owner"]), "$1\r\nx\r\n");
-    // Any other command is not refused alone.
+    // For any other command, the refusal fails the whole transaction.
     let refused = change(
         store,
         payload(
@@ -627,8 +628,8 @@ fn a_state_changing_group_is_in_order_and_survives_a_kill() {
     assert_eq!(redis.get("n").as_deref(), Some("400"));
 }
 
-/// Found: each request that cannot run in a script needed a transaction of its own. When many clients sent such
-/// requests, each request waited for all earlier ones: some 1,400 requests a second in total.
+/// Found: each request that cannot run in a script had a transaction of its own. When many clients sent such requests,
+/// each request waited for all earlier requests: some 1,400 requests a second in total.
 #[test]
 fn what_needs_a_transaction_shares_it_with_others() {
     let Some((mut redis, mut store)) = ready(&[]) else {
@@ -640,10 +641,11 @@ fn what_needs_a_transaction_shares_it_with_others() {
         redis.call(&["XADD", "st", &id, "n", &number.to_string()]);
     }
     let line = |i: u32| match i {
-        // Redis does not queue the first command, and the second fails when it runs.
+        // Redis does not queue the first of these commands, and the second command fails when it runs.
         7 => "NOSUCH a",
         11 => "XREADGROUP GROUP none c STREAMS st >",
-        // Three requests end a shared transaction: one that a script can run, a read, and one of another database.
+        // Three kinds of requests end a shared transaction: a request that a script can run, a read, and a request of
+        // another database.
         20 => "INCR n",
         30 => "GET n",
         _ => "XREADGROUP GROUP g c COUNT 1 STREAMS st >",
@@ -684,7 +686,7 @@ fn what_needs_a_transaction_shares_it_with_others() {
     let stats = redis.call(&["INFO", "commandstats"]);
     let exec = stats.split("cmdstat_exec:calls=").nth(1).expect("EXEC");
     let exec: u32 = exec.split(',').next().unwrap().parse().unwrap();
-    // Some of these transactions ran before the requests.
+    // Some of these transactions ran before the requests were sent.
     assert!(exec <= 9, "{exec} transactions for 47 requests");
     redis.restart();
     let records = crate::support::load(&mut *store);
@@ -696,7 +698,7 @@ fn what_needs_a_transaction_shares_it_with_others() {
     }
 }
 
-/// Found: all replies were written in one call, without a bound on its length.
+/// Found: all replies were written in one call, whose length had no bound.
 #[test]
 fn long_replies_of_a_shared_transaction_are_recorded_in_several_calls() {
     let Some((redis, mut store)) = ready(&[]) else {
@@ -760,8 +762,8 @@ fn those_that_share_a_transaction_are_refused_while_memory_is_short() {
     assert_eq!(begins[4..], [b"*-1\r"; 2]);
 }
 
-/// Found: the long reply was kept, and read again at each load. The load then took longer than a call may, so no load
-/// succeeded any more.
+/// Found: the long reply was kept in a record, and was read again at each load. The load then took longer than a call
+/// may take, so no load succeeded any more.
 #[test]
 fn a_reply_that_is_too_long_to_be_handed_on_is_not_kept() {
     const TOO_LONG: &str = "-ERR pmnet: the reply is larger than 16 MiB\r\n";
@@ -795,7 +797,7 @@ fn a_reply_that_is_too_long_to_be_handed_on_is_not_kept() {
             Form::Pipeline,
             &["SETRANGE large 17200000 x", "GETSET large z"],
         ),
-        // This transaction goes by MULTI.
+        // This transaction needs a MULTI.
         (
             Form::Transaction,
             &[
@@ -809,7 +811,7 @@ fn a_reply_that_is_too_long_to_be_handed_on_is_not_kept() {
         assert_eq!(reply, TOO_LONG, "{commands:?}");
         redis.call(&["SETRANGE", "large", "9000000", "x"]);
     }
-    // A script that raises an error leaves no long record either.
+    // A script that raises an error leaves no long record, either.
     let code = format!("redis.call('INCR', 'n') error(string.rep({mib}, 20))");
     let reply = change(
         store,
@@ -846,7 +848,7 @@ fn a_transaction_may_select_and_ask_for_replicas() {
         ];
         let wanted = "*11\r\n+OK\r\n+OK\r\n+OK\r\n:1\r\n:0\r\n+OK\r\n+OK\r\n+OK\r\n+OK\r\n$4\r\nzero\r\n:1\r\n";
         assert_eq!(change(store, in_multi(protocol, 0, &commands)), wanted);
-        // The next request runs in its own database, and its records are written to database 0.
+        // The next request still runs in its own database, and its record is written to database 0.
         assert_eq!(change(store, single("GET k")), "$4\r\nzero\r\n");
         assert_eq!(
             change(store, in_multi(protocol, 2, &["GET k", "SELECT 1"])),
@@ -855,7 +857,7 @@ fn a_transaction_may_select_and_ask_for_replicas() {
         assert_eq!(change(store, single("GET k")), "$4\r\nzero\r\n");
         assert_eq!(read(store, single("GET k")), "$4\r\nzero\r\n");
     }
-    // The database does not exist, the request is outside a transaction, or it has no record.
+    // In these requests the database does not exist, the SELECT is outside a transaction, or there is no record.
     for payload in [
         in_multi(Protocol::Resp2, 0, &["SET k x", "SELECT 99"]),
         in_multi(Protocol::Resp2, 0, &["SET k x", "SELECT x"]),

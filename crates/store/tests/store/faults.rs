@@ -1,4 +1,5 @@
-//! Redis is killed, stopped, loading, or without its replica: no update is lost or doubled, and every call ends.
+//! Redis is killed, suspended, still loading, or without its replica. No update is lost or doubled, and every call
+//! ends.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +25,7 @@ fn signal(pid: u32, name: &str) {
     );
 }
 
-/// Kills and restarts Redis until `stop` is set, after times that differ from round to round.
+/// Kills and restarts Redis until `stop` is set. The times between the kills vary.
 fn killer(redis: &Arc<Mutex<Redis>>, stop: &Arc<AtomicBool>) -> std::thread::JoinHandle<()> {
     let (redis, stop) = (Arc::clone(redis), Arc::clone(stop));
     std::thread::spawn(move || {
@@ -92,7 +93,7 @@ fn kills_in_the_middle_of_requests() {
     while !stop.load(Ordering::SeqCst) {
         let request = |i: u32| Request {
             source: pmnet_server::Source::default(),
-            // One request in four goes by MULTI, and one in four is a pack.
+            // One request in four needs a MULTI, and one in four is a pack.
             payload: match i % 4 {
                 0 => single("BLMPOP 1 1 none LEFT"),
                 1 => payload(
@@ -131,7 +132,7 @@ fn kills_in_the_middle_of_requests() {
     load(&mut *store);
     let wanted = (0..next).filter(|i| !i.is_multiple_of(4)).count();
     assert_eq!(
-        // The key is absent if no request was executed before a kill.
+        // The key is absent if no request was executed before the first kill.
         redis.lock().unwrap().get("n").unwrap_or_else(|| "0".into()),
         wanted.to_string()
     );
@@ -161,7 +162,7 @@ fn a_stopped_redis_costs_one_deadline() {
         start.elapsed()
     );
     signal(redis.pid(), "-CONT");
-    // Redis may have executed the request when it continued, but only together with its record.
+    // Redis may have executed the request when it was resumed, but only together with the request's record.
     std::thread::sleep(Duration::from_millis(200));
     let found = watermark(&load(&mut *store));
     assert_eq!(redis.get("n").unwrap_or("0".into()), found.to_string());
@@ -231,7 +232,7 @@ fn replies_wait_for_the_replicas_asked_for() {
         panic!("{result:?}")
     };
     assert!(text.contains("not durably"), "{text}");
-    // A write that is not replicated yet is not shown to clients either.
+    // Clients do not see a write that is not replicated yet.
     assert!(matches!(store.load(), Err(StoreError::Retry(_))));
     assert!(start.elapsed() < Duration::from_secs(15));
     signal(replica.pid(), "-CONT");
@@ -261,8 +262,8 @@ fn with_a_lazy_aof_the_sync_is_waited_for_where_the_server_can() {
     assert_eq!(watermark(&load(&mut *store)), 1);
 }
 
-/// Found: a process between pmnet and Redis answered in Redis's place. A client got the bare text, and waited for the
-/// rest.
+/// Found: a process between pmnet and Redis answered in Redis's place. A client got the raw text, and waited for the
+/// rest of a reply.
 #[test]
 fn an_answer_of_another_shape_is_not_handed_on() {
     let Some(redis) = Redis::start(&[]) else {

@@ -1,5 +1,5 @@
-//! Commands have no effect if Redis executes them late, after their connection was given up or their server was killed.
-//! Commands of a server whose shard another server has taken over have no effect either.
+//! If Redis executes commands late, after their connection was given up or their server was killed, these commands have
+//! no effect. If another server has taken a shard over, the commands of the former server have no effect, either.
 
 use crate::support::proxy::{Late, Proxy};
 use crate::support::{Redis, batch, load, payload, single, watermark};
@@ -7,10 +7,10 @@ use bytes::Bytes;
 use pmnet_server::{Request, Store, StoreError};
 use pmnet_wire::command::{Form, Protocol};
 
-/// The end of every call that writes: it checks owner and watermark.
+/// The end of every call that writes: the check of owner and watermark.
 const END: &str = "owner\r\n$9\r\nwatermark\r\n";
 
-/// A call of the store, whose reply is dropped.
+/// A call of the store whose reply is dropped.
 type Call = fn(&mut dyn Store) -> Result<(), StoreError>;
 
 fn through(proxy: &Proxy) -> Box<dyn Store> {
@@ -25,7 +25,7 @@ fn request(payload: Bytes) -> Request {
     }
 }
 
-/// Makes the call that contains `needle` arrive late; the store sees its connection die.
+/// Makes the call that contains `needle` arrive late. To the store, its connection seems to be dead.
 fn late<T: std::fmt::Debug>(
     proxy: &Proxy,
     needle: &str,
@@ -50,8 +50,9 @@ fn fatal(result: Result<impl std::fmt::Debug, StoreError>, says: &str) {
     }
 }
 
-/// `commands` arrive late, and are sent again by the same server or by the next server (`new_server`). The late bytes
-/// run before the commands are sent again (`overtakes`), or after. There must be one reply and one effect.
+/// Makes `commands` arrive late, and has them sent again by the same server, or by the next server (`new_server`). The
+/// late bytes run before the commands are sent again (`overtakes`), or afterwards. There must be one reply and one
+/// effect.
 fn once(form: Form, commands: &[&str], wanted: &str, new_server: bool, overtakes: bool) {
     let Some(redis) = Redis::start(&[]) else {
         return;
@@ -123,7 +124,7 @@ fn a_reply_that_is_recorded_late_replaces_no_newer_one() {
     let mut store = through(&proxy);
     store.load().unwrap();
     redis.call(&["RPUSH", "list", "a", "b", "c"]);
-    // The transaction ran, and its true reply is on the connection.
+    // The transaction ran, and its true reply is still on the connection.
     let bytes = late(&proxy, "p*2\r\n$4\r\nlist", || {
         store.execute(&[request(single("BLPOP list 0"))], &mut Vec::new())
     });
@@ -210,7 +211,7 @@ fn a_server_whose_shard_another_one_took_over_stops_and_says_so() {
         |store| store.apply(&batch(&[single("INCR n")], 9)).map(drop),
         |store| store.execute(&[request(single("INCR n"))], &mut Vec::new()),
         |store| store.execute(&[request(single("BLPOP none 0"))], &mut Vec::new()),
-        // A server that has lost its connection must not take the shard back either.
+        // A server that has lost its connection must not take the shard back, either.
         |store| store.load().map(drop),
     ];
     for call in taken {
@@ -246,7 +247,7 @@ fn a_redis_that_takes_no_writes_is_read_and_nothing_is_written_before_it_is_owne
     let Some(redis) = Redis::start(&[]) else {
         return;
     };
-    // While Redis takes no writes, only the former owner may read.
+    // While Redis accepts no writes, only the former owner may read.
     let mut store = redis.store();
     assert_eq!(store.load(), Ok(vec![]));
     redis.call(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
@@ -257,7 +258,7 @@ fn a_redis_that_takes_no_writes_is_read_and_nothing_is_written_before_it_is_owne
     );
     redis.call(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
     for _ in 0..2 {
-        // The process still does not own the records.
+        // The process still is not the owner of the records.
         let result = store.apply(&batch(&[single("INCR n")], 1));
         let Err(StoreError::Retry(text)) = result else {
             panic!("{result:?}")
@@ -287,8 +288,8 @@ fn a_watermark_raised_behind_our_back_stops_the_shard() {
     assert_eq!(redis.get("n").as_deref(), Some("1"));
 }
 
-/// Found: a process read the records without owning them, and returned them. The former owner continued to write, and a
-/// device that asked the new process was told that the store lost data. (Simulator, seed 8378 of that version.)
+/// Found: a process read the records without being their owner, and returned them. The former owner continued to write.
+/// A device that asked the new process was told that the store had lost data. (Simulator, seed 8378 of that version.)
 #[test]
 fn who_never_owned_the_records_reads_none_while_redis_takes_no_writes() {
     let Some(redis) = Redis::start(&[]) else {
@@ -306,7 +307,7 @@ fn who_never_owned_the_records_reads_none_while_redis_takes_no_writes() {
         assert!(text.contains("answers nobody"), "{text}");
         assert_eq!(later.identity(), None);
     }
-    // No process has taken over from this process.
+    // No other process has taken the shard over from this process.
     load(&mut *before);
     redis.call(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
     load(&mut *before);

@@ -1,4 +1,4 @@
-//! A packet store, or the region of a device, grows: at every moment the old file or the new file is whole.
+//! A packet store, or the region of a device, grows. At every moment the old file or the new file is whole.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ fn set(key: &str, value: &[u8]) -> Bytes {
     arguments(&[b"SET", key.as_bytes(), value])
 }
 
-/// Sets keys until the store is full. Returns the number of keys.
+/// Sets new keys until the store is full. Returns the number of keys.
 fn fill(store: &mut dyn Store) -> usize {
     (0..)
         .find(|at| change(store, set(&format!("k{at}"), &[b'v'; 5000])) != "+OK\r\n")
@@ -59,7 +59,7 @@ fn grow(path: &Path, size: u64) -> Result<Grown, GrowError> {
     grow_packet_store(path, size, &mut |_, _| Ok(()))
 }
 
-/// Acts as if the process ended after this many steps.
+/// Grows the store, and stops after this many steps as if the process had ended.
 fn killed_after(path: &Path, steps: u32) -> bool {
     let mut left = steps;
     let ended = grow_packet_store(path, LARGE, &mut |_, _| match left.checked_sub(1) {
@@ -204,7 +204,7 @@ fn what_cannot_grow_says_what_to_do_and_stays_as_it_is() {
     assert_eq!(std::fs::read(&made.path).unwrap(), damaged);
 }
 
-/// A region's log holds updates that were acknowledged and are not applied yet; the larger region holds them too.
+/// The log of a region holds updates that were acknowledged and are not applied yet. The larger region holds them, too.
 #[test]
 fn a_region_grows_with_what_is_in_its_log() {
     for media in ["file", "dram"] {

@@ -1,4 +1,4 @@
-//! Conditions that the tests rely on: ports are exclusive, each test talks to the server that it started, and skipped
+//! Conditions on which the tests rely: ports are exclusive, each test talks to the server that it started, and skipped
 //! tests are counted.
 
 use crate::support::Redis;
@@ -8,10 +8,11 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// Number of processes that ask for ports at the same time, and number of ports that each of them takes.
+/// Number of processes that ask for ports at the same time.
 const ASKERS: usize = 4;
+/// Number of ports that each of these processes takes.
 const PORTS_EACH: usize = 100;
-/// If this variable is set, [`asker`] asks for ports.
+/// Environment variable that makes [`asker`] ask for ports.
 const ASKER: &str = "PMNET_TEST_PORT_ASKER";
 
 #[test]
@@ -41,7 +42,7 @@ fn no_two_processes_are_given_the_same_port() {
         }
     }
     for asker in &mut askers {
-        // The process waits for the end of its input.
+        // The process ends when its input ends.
         drop(asker.stdin.take());
         let mut rest = String::new();
         let stdout = asker.stdout.as_mut().unwrap();
@@ -50,7 +51,7 @@ fn no_two_processes_are_given_the_same_port() {
     }
 }
 
-/// Not a test by itself: asks for ports, names them, and keeps them until its input ends.
+/// This is not a test of its own: it asks for ports, names them, and keeps them until its input ends.
 #[test]
 fn asker() {
     if std::env::var_os(ASKER).is_none() {

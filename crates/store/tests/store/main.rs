@@ -1,4 +1,4 @@
-//! Tests of the stores as the server uses them: the embedded stores, and a real Redis in all other modules.
+//! Tests of the stores as the server uses them. Some modules test the embedded stores, all others test a real Redis.
 
 mod apply;
 mod begun;

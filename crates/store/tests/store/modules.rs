@@ -1,5 +1,5 @@
-//! Commands of modules (`tests/shared/invented.c`): from Redis's facts about a command the store decides whether it
-//! could harm pmnet's records, or a connection that clients share.
+//! Commands of modules (`tests/shared/invented.c`). From Redis's facts about a command, the store decides whether the
+//! command could harm pmnet's records, or a connection that clients share.
 
 #[path = "../../../../tests/shared/module.rs"]
 mod module;
@@ -14,7 +14,7 @@ use pmnet_wire::command::{Form, Protocol};
 fn what_a_module_could_do_without_naming_it_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     let module = invented(directory.path());
-    // The module is loaded before the store connects, or after.
+    // The module is loaded before the store connects, or afterwards.
     for options in [
         ["--loadmodule", &module],
         ["--enable-module-command", "yes"],
@@ -126,8 +126,8 @@ fn a_renamed_command_is_refused_under_its_new_name() {
     assert!(!store.load().unwrap().is_empty());
 }
 
-/// Found: the command's time counted for all requests in its transaction. If the command took longer than a call may,
-/// no client got a reply.
+/// Found: the time of the command counted for all requests in its transaction. If the command took longer than a call
+/// may, no client got a reply.
 #[test]
 fn a_slow_command_of_a_module_loses_no_reply_but_its_own() {
     let directory = tempfile::tempdir().expect("a directory");

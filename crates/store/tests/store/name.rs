@@ -1,4 +1,4 @@
-//! The store's name in a barrier is enough to recognise the store on another connection.
+//! The store's name in the reply to a barrier is enough to recognize the store on another connection.
 
 use crate::support::{Redis, bulk, read};
 use pmnet_server::Store;

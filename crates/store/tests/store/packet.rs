@@ -1,4 +1,4 @@
-//! The packet store as a server uses it: full, damaged, or of another shard.
+//! The packet store as a server uses it: full, damaged, or belonging to another shard.
 
 use crate::support::{arguments, batch, change, payload, read, single, watermark};
 use bytes::Bytes;
@@ -52,7 +52,7 @@ fn a_full_store_loses_nothing_and_has_room_again_after_deletes() {
     };
     assert!(refusal.starts_with("-OOM command not allowed"), "{refusal}");
     assert!(kept > 100, "{kept}");
-    // The reply to a refused request is kept as any other reply, and another request in the call is executed.
+    // The reply to a refused request is kept like any other reply, and the other request of the call is executed.
     let requests: Vec<Request> = [set("new", &value), set("k0", b"short"), single("GET k0")]
         .into_iter()
         .enumerate()
@@ -71,7 +71,7 @@ fn a_full_store_loses_nothing_and_has_room_again_after_deletes() {
     );
     let records = store.load().unwrap();
     assert!(records.contains(&(vec![b'r', 0], replies[0].clone())));
-    // An update for which there is no space is tried again: it is neither applied nor dropped.
+    // An update that finds no space is tried again: it is neither applied nor dropped.
     let effects: Vec<Bytes> = (0..20).map(|n| set(&format!("n{n}"), &value)).collect();
     let update = batch(&effects, 9);
     assert!(matches!(store.apply(&update), Err(StoreError::Retry(text)) if text.contains("full")));
@@ -93,7 +93,7 @@ fn a_full_store_loses_nothing_and_has_room_again_after_deletes() {
     );
 }
 
-/// Fills the store with values of this length, by requests, until one is refused. Returns the number of values.
+/// Sets new values of this length by requests, until a request is refused. Returns the number of values.
 fn filled(store: &mut dyn Store, value: &[u8]) -> usize {
     for kept in 0.. {
         let reply = change(store, set(&format!("k{kept}"), value));
@@ -105,8 +105,8 @@ fn filled(store: &mut dyn Store, value: &[u8]) -> usize {
     unreachable!("no store has room for ever")
 }
 
-/// A full store accepts an update that replaces a value of the same length, however often, and whichever records share
-/// frames: the space of replaced values is freed in time.
+/// A full store accepts any number of updates that replace a value of the same length. The space of the replaced values
+/// is freed in time, whichever records share frames.
 #[test]
 fn in_a_full_store_there_is_room_in_place_of_what_is_there() {
     for (length, step) in [(2000, 1), (1300, 7), (300, 5), (100, 13), (20_000, 3)] {
@@ -127,8 +127,8 @@ fn in_a_full_store_there_is_room_in_place_of_what_is_there() {
     }
 }
 
-/// A full store refuses a part of a pack with an error for that part alone. The later parts take effect when they are
-/// sent again.
+/// If a part of a pack finds no space in a full store, only this part gets an error. The later parts of the pack take
+/// effect when they are sent again.
 #[test]
 fn in_a_full_store_a_pack_goes_on_behind_what_has_no_room() {
     let made = made("?size=1M&media=file");
@@ -162,7 +162,7 @@ fn in_a_full_store_a_pack_goes_on_behind_what_has_no_room() {
     assert_eq!(read(&mut *store, single("DBSIZE")), left);
 }
 
-/// Kept replies take space as data does. The reply to a delete always has space, and so has a new session.
+/// Kept replies need space, as data does. The reply to a delete always finds space, and so does a new session.
 #[test]
 fn in_a_full_store_replies_and_sessions_leave_room_for_deletes() {
     let made = made("?size=1M&media=file");
@@ -344,8 +344,8 @@ fn with_numbers(words: &[&str], numbers: usize, pairs: bool) -> Bytes {
     arguments(&all)
 }
 
-/// Commands that remove data work in a store that takes nothing else, whatever its size: it has space for the marks of
-/// a later removal.
+/// Commands that remove data work in a store that accepts no other command, whatever its size is: the store has space
+/// for the marks of a later removal.
 #[test]
 fn in_a_full_store_whatever_removes_data_goes() {
     let made = made("?size=4M&media=file");
@@ -366,7 +366,7 @@ fn in_a_full_store_whatever_removes_data_goes() {
     );
     filled(&mut *store, &[b'v'; 1000]);
     filled(&mut *store, b"");
-    // Clients change existing keys until no change is possible, too.
+    // Before that, clients change existing keys until no change is possible.
     for number in 0..3_000 {
         change(&mut *store, set(&format!("k{number}"), &[b'w'; 1000]));
     }
@@ -393,7 +393,7 @@ fn in_a_full_store_whatever_removes_data_goes() {
     assert_eq!(change(&mut *store, set("new", &[b'v'; 100_000])), "+OK\r\n");
 }
 
-/// Expired keys are removed before any command is refused, and also while nothing is written.
+/// Expired keys are removed before any command is refused, and also while no client writes.
 #[test]
 fn keys_whose_time_is_over_take_no_room() {
     let made = made("?size=4M&media=file");
@@ -424,7 +424,7 @@ fn keys_whose_time_is_over_take_no_room() {
         assert_eq!(reply, "+OK\r\n");
     }
     std::thread::sleep(std::time::Duration::from_millis(100));
-    // No client writes any more.
+    // No client writes from now on.
     assert!(store.tidies());
     let mut times = 0;
     while store.tidy().unwrap() || times < 10 {
@@ -459,7 +459,7 @@ fn sessions_do_not_crowd_a_full_store_out() {
         assert!(clients < 5_000, "more than it has room for");
     }
     assert!(clients > 100, "{clients}");
-    // Each existing session has its first reply, the longest that may use the reserve.
+    // Each existing session has its first reply, of the longest kind that may use the reserve.
     for client in 0..clients {
         let request = Request {
             source: pmnet_server::Source::default(),
@@ -476,7 +476,7 @@ fn sessions_do_not_crowd_a_full_store_out() {
     assert!(!store.is_crowded() && !store.is_short());
 }
 
-/// The copy of a store in use has the state of one commit, without half a change.
+/// The copy of a store in use has the state of one commit, and never a part of a change.
 #[test]
 fn a_copy_of_a_store_in_use_is_as_of_one_moment() {
     let made = made("?size=16M&media=file");
@@ -520,7 +520,7 @@ fn a_copy_of_a_store_in_use_is_as_of_one_moment() {
         }
         copier.join().unwrap();
     });
-    // While no client writes, the copy holds everything.
+    // While no client writes, the copy holds all data.
     let done = pmnet_store::back_up_packet_store(&made.path, &copy).unwrap();
     assert_eq!(done.tries, 1);
     let again = pmnet_store::back_up_packet_store(&made.path, &copy);
@@ -531,7 +531,7 @@ fn a_copy_of_a_store_in_use_is_as_of_one_moment() {
     assert_eq!(read(&mut *copied, single("GET two")), wanted);
 }
 
-/// A damaged record is reported under the name that clients use.
+/// A message about a damaged record has the name that clients use.
 #[test]
 fn damage_is_named_by_the_keys_of_clients() {
     let made = made("?size=1M");

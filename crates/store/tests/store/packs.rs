@@ -41,7 +41,7 @@ fn an_error_of_one_part_does_not_stop_the_others() {
         let wanted = "*5\r\n+OK\r\n:1\r\n-ERR value is not an integer or out of range\r\n*3\r\n:2\r\n\
              -WRONGTYPE Operation against a key holding the wrong kind of value\r\n$1\r\n2\r\n$3\r\nabc\r\n";
         assert_eq!(said, wanted);
-        // The commands after it have not run.
+        // The commands after the transaction have not run.
         let said = change(store, pack(&["MULTI", "INCR n", "SET n", "EXEC", "INCR n"]));
         let abort = "-EXECABORT Transaction discarded because of previous errors.\r\n";
         let whole = format!("*2\r\n{abort}:3\r\n");
@@ -80,7 +80,7 @@ fn a_pack_ends_when_its_replies_are_long() {
     });
 }
 
-/// A command that runs between MULTI and EXEC ends the part that a script executes; a client's transaction with such a
+/// A command that needs a MULTI ends the part of the pack that a script executes. A client's transaction with such a
 /// command runs alone.
 #[test]
 fn a_pack_ends_where_a_script_cannot_go_on() {
@@ -148,7 +148,7 @@ fn what_needs_no_memory_runs_when_memory_is_short() {
         "*5\r\n$1\r\nv\r\n-{oom}\r\n-EXECABORT Transaction discarded because of: {oom}\r\n:1\r\n$1\r\nv\r\n"
     );
     assert_eq!(change(store, pack(&lines)), wanted);
-    // By MULTI, each command has its own answer.
+    // In a MULTI each command has an answer of its own.
     let mut lines = &["BLPOP l 0", "SET k w", "GET k"][..];
     while let Some((first, rest)) = lines.split_first() {
         let said = change(store, pack(lines));

@@ -1,5 +1,5 @@
-//! If Redis refuses a write that a front acknowledged before Redis received it, the write is never dropped: it waits,
-//! or the shard stops with advice for the operator.
+//! If Redis refuses a write that a front acknowledged early, the write is never dropped: it waits, or the shard stops
+//! with advice for the operator.
 
 use crate::support::proxy::Proxy;
 use crate::support::{Redis, batch, load, payload, single, watermark};
@@ -83,13 +83,13 @@ fn a_database_that_redis_has_no_longer_is_waited_for() {
     assert_eq!(crate::support::read(&mut *store, request), "$4\r\nnine\r\n");
 }
 
-/// Found: one such acknowledged update stopped the whole shard. Each batch with this update was refused, and sent again
-/// for ever.
+/// Found: one such acknowledged update stopped the whole shard. Each batch with this update was refused, and was sent
+/// again without end.
 #[test]
 fn an_update_for_a_database_that_redis_never_had_is_dropped() {
     let in_database =
         |database, command| payload(Form::Single, Protocol::Resp2, database, &[command]);
-    // Without CONFIG the answer to SELECT decides.
+    // Without the right to CONFIG, the answer to SELECT decides.
     for config in ["+config", "-config"] {
         let Some(redis) = Redis::start(&[]) else {
             return;
@@ -119,7 +119,7 @@ fn an_update_for_a_database_that_redis_never_had_is_dropped() {
     }
 }
 
-/// A new process knows the databases that Redis had before.
+/// A new process knows which databases Redis had before.
 #[test]
 fn a_database_that_redis_has_no_longer_is_waited_for_by_the_next_process_too() {
     let Some(mut redis) = Redis::start(&[]) else {
@@ -207,8 +207,8 @@ fn a_promise_that_fails_while_it_is_executed_stops_the_shard() {
     let proxy = Proxy::start(redis.port);
     let mut store = pmnet_store::open(&proxy.url(), 0).unwrap();
     store.load().unwrap();
-    // A Redis that is configured as documented gives no such answer, so the proxy changes its answer to EXEC. (A
-    // command with so many arguments goes by MULTI.)
+    // A Redis that is configured as documented never gives such an answer, so the proxy changes Redis's answer to EXEC.
+    // (A command with so many arguments needs a MULTI.)
     proxy.answer(":0\r\n+OK\r\n", ":0\r\n-NO\r\n");
     let long = format!("MSET{}", " k v".repeat(3000));
     fatal(

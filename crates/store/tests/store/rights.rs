@@ -1,5 +1,5 @@
-//! Rights are taken away while a server runs, even in the middle of a batch or a transaction. A command that Redis
-//! refuses has no effect, and the store waits with it; a command that Redis executes is not executed again.
+//! Rights are taken away while a server runs, at any moment of a batch or a transaction. If Redis refuses a command,
+//! the command has no effect, and the store waits. If Redis executes a command, the command is not executed again.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -12,12 +12,12 @@ use pmnet_resp::write_command;
 use pmnet_server::{Request, Store, StoreError};
 use pmnet_wire::command::{Form, Protocol};
 
-/// More arguments than a script can pass on.
+/// Number of arguments that is too high for a script.
 const MANY: usize = 4500;
 const EXEC: &str = "*1\r\n$4\r\nEXEC\r\n";
 const WAIT_MAX: Duration = Duration::from_secs(20);
 
-/// A Redis with a user of the store's own, behind a proxy.
+/// A Redis with a user for the store, and a proxy in between.
 struct Rig {
     redis: Redis,
     proxy: Proxy,
@@ -45,7 +45,7 @@ impl Rig {
         pmnet_store::open(&url, 0).unwrap()
     }
 
-    /// The user's rights change once Redis has queued `queued` commands, and before it gets their EXEC.
+    /// Changes the user's rights when Redis has queued `queued` commands and has not got the EXEC yet.
     fn at_exec(&self, queued: usize, rules: &str) {
         let port = self.redis.port;
         let mut change = vec!["ACL", "SETUSER", "shard"];
@@ -82,13 +82,13 @@ impl Rig {
     }
 }
 
-/// Applies the effects without some rights, and checks that the effects do not happen. Then applies the effects with
-/// all rights.
+/// Applies the effects while rights are missing, and checks that the effects do not happen. Then applies the effects
+/// again with all rights.
 fn wait_for_rights(missing: &str, says: &str, effects: &[Bytes]) -> Option<Rig> {
     let rig = Rig::start()?;
     let mut store = rig.store();
     store.load().unwrap();
-    // A database is checked when it is first used.
+    // A database is checked when it is used for the first time.
     let warm = [1, 2].map(|n| payload(Form::Single, Protocol::Resp2, n, &["SET warm v"]));
     assert_eq!(store.apply(&batch(&warm, 1)), Ok(0));
     rig.redis.call(&["SET", "before", "v"]);
@@ -157,7 +157,8 @@ fn a_flush_waits_for_the_rights_that_it_needs() {
     }
 }
 
-/// Found: a forbidden key was taken for an allowed one, because two made-up names had been allowed.
+/// Found: a forbidden key was taken for an allowed key, because the check had only tried two invented names, which were
+/// allowed.
 #[test]
 fn a_key_that_a_pattern_leaves_out_is_waited_for() {
     for line in [
@@ -176,8 +177,8 @@ fn a_key_that_a_pattern_leaves_out_is_waited_for() {
     }
 }
 
-/// Everything that could fail in the middle of a batch is tried before the batch begins. If a command fails
-/// nevertheless, the error must say so.
+/// Every step that could fail in the middle of a batch is tried before the batch begins. If a command fails
+/// nevertheless, the error must say that the batch ended in its middle.
 #[test]
 fn a_batch_that_ends_in_its_midst_stops_the_shard() {
     for (answer, says) in [
@@ -306,7 +307,7 @@ fn a_large_request_is_executed_once_whatever_right_is_taken_away() {
     }
 }
 
-/// A batch for several databases needs SELECT inside the transaction, where a refusal cannot be repaired.
+/// A batch for several databases needs a SELECT inside the transaction, where a refusal cannot be repaired.
 #[test]
 fn updates_that_went_to_another_database_stop_the_shard() {
     for (missing, applied) in [("-select", false), ("-select +select|0", true)] {
@@ -333,7 +334,8 @@ fn updates_that_went_to_another_database_stop_the_shard() {
     }
 }
 
-/// Redis does not have this fault, but a process between pmnet and Redis could. Found: effects were lost, or doubled.
+/// Redis itself does not make this mistake, but a process between pmnet and Redis could make it. Found: effects were
+/// lost or doubled.
 #[test]
 fn a_command_that_was_not_queued_while_the_others_ran_stops_the_shard() {
     let Some(rig) = Rig::start() else { return };
@@ -361,7 +363,7 @@ fn a_command_that_was_not_queued_while_the_others_ran_stops_the_shard() {
     }
 }
 
-/// Found: the record had never been written, so its absence proved nothing. The request was executed again.
+/// Found: the record had never been written, so its absence proved nothing. So the request was executed again.
 #[test]
 fn what_was_executed_without_its_record_is_not_executed_again_by_a_redis_that_was_restarted() {
     let Some(mut rig) = Rig::start() else { return };
@@ -395,7 +397,7 @@ fn what_was_executed_without_its_record_is_not_executed_again_by_a_redis_that_wa
 }
 
 impl Rig {
-    /// Gives the store's user all rights again, also after a restart, in which Redis loses its users.
+    /// Gives the store's user all rights again, also after a restart, by which Redis has lost its users.
     fn again(self) -> Rig {
         let all = "ACL SETUSER shard on >secret +@all allkeys allchannels";
         self.redis.call(&all.split(' ').collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! Neighbouring SETs of a batch reach Redis as one MSET, with the same effect on the data.
+//! Neighbouring SETs of a batch reach Redis as one MSET. The effect on the data is the same.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use pmnet_resp::write_command;
 use pmnet_server::{Store, StoreError};
 use pmnet_wire::command::{Form, Protocol};
 
-/// Returns a Redis with a user of the store's own.
+/// Starts a Redis with a user for the store.
 fn ready() -> Option<(Redis, Box<dyn Store>)> {
     let redis = Redis::start(&[])?;
     rights(&redis, "on >secret +@all allkeys allchannels");
@@ -19,14 +19,14 @@ fn ready() -> Option<(Redis, Box<dyn Store>)> {
     Some((redis, store))
 }
 
-/// Changes the rights of the user that the store logs in as.
+/// Changes the rights of the user as which the store logs in.
 fn rights(redis: &Redis, rules: &str) {
     let mut command = vec!["ACL", "SETUSER", "shard"];
     command.extend(rules.split(' '));
     assert_eq!(redis.call(&command), "+OK\r\n");
 }
 
-/// Returns the number of calls of a command that Redis has counted.
+/// Returns how often a command was called, as Redis counts it.
 fn calls(redis: &Redis, command: &str) -> u64 {
     let statistics = redis.call(&["INFO", "commandstats"]);
     let prefix = format!("cmdstat_{command}:calls=");
@@ -162,8 +162,8 @@ fn where_mset_is_not_allowed_it_is_set() {
     assert_eq!(store.apply(&batch(&effects, 1)), Ok(0));
     assert_eq!(redis.get("b").as_deref(), Some("v"));
     assert_eq!(calls(&redis, "set"), 2);
-    // The user may write `c*`, and by a selector `d`, but no single permission covers all keys of
-    // the run. So MSET is refused, and each SET is allowed.
+    // The user may write `c*`, and by a selector `d`, but no single permission covers all keys of the run. So Redis
+    // refuses the MSET, but allows each SET.
     rights(&redis, "+mset resetkeys ~pmnet:{0} ~c* (+set ~d)");
     assert_eq!(store.apply(&batch(&sets(&["c1", "d", "c2"]), 2)), Ok(0));
     for key in ["c1", "d", "c2"] {
@@ -195,7 +195,8 @@ fn where_set_is_not_allowed_the_batch_waits_whatever_mset_may() {
     assert_eq!(redis.get("n").as_deref(), Some("1"));
 }
 
-/// Found: one such update made the shard wait until the right was given, although it had not been acknowledged early.
+/// Found: an update of this kind made the shard wait until the right was given, although the update had not been
+/// acknowledged early.
 #[test]
 fn what_is_not_allowed_and_was_not_promised_is_dropped() {
     let Some((redis, mut store)) = ready() else {
@@ -206,13 +207,13 @@ fn what_is_not_allowed_and_was_not_promised_is_dropped() {
     effects.extend([single("LPUSH l a"), single("LPUSH l b"), single("SET a v")]);
     assert_eq!(store.apply(&batch(&effects, 1)), Ok(10));
     assert_eq!(redis.get("a").as_deref(), Some("v"));
-    // The batch goes by MULTI, since a script cannot run a command that Redis does not know.
+    // The batch needs a MULTI, because a script cannot run a command that Redis does not know.
     effects.extend([single("NOSUCH k"), single("SET b v")]);
     assert_eq!(store.apply(&batch(&effects, 2)), Ok(11));
     assert_eq!(redis.get("b").as_deref(), Some("v"));
     assert_eq!(watermark(&load(&mut *store)), 2);
-    // An update that was acknowledged early waits, and so does an update for which a client may have been told OK. This
-    // is so in a script and in MULTI.
+    // An update that was acknowledged early waits, and so does an update for which a client may have been told OK. In a
+    // script and in a MULTI, both kinds of updates wait.
     for (missing, extra) in [("set -mset", "SET c v"), ("hmset", "HMSET h f v")] {
         for effects in [&effects[..11], &effects[..]] {
             let effects = [effects, &[single(extra)]].concat();

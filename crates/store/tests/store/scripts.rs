@@ -1,4 +1,4 @@
-//! Errors and log lines of scripts are those of Redis, byte for byte.
+//! Errors and log lines of scripts equal those of Redis byte for byte.
 
 use crate::support::{Redis, bare, bulk, change, read, script};
 use pmnet_wire::command::{Form, Protocol, preamble};
@@ -145,7 +145,7 @@ fn a_script_that_only_read_is_known_afterwards() {
             change(&mut *store, script(two, &["EVALSHA", &sha, "0"])),
             none
         );
-        // Redis does not examine a script whose number of keys is wrong.
+        // If the number of keys is wrong, Redis does not examine the script.
         for count in ["1", "-1", "x"] {
             let said = read(&mut *store, script(two, &["EVAL_RO", body, count]));
             assert!(said.starts_with("-ERR "), "{said}");
@@ -165,7 +165,7 @@ fn a_script_that_only_read_is_known_afterwards() {
         );
         let exists = change(&mut *store, script(two, &["SCRIPT", "EXISTS", &sha]));
         assert_eq!(exists, format!("*1\r\n:{}\r\n", u8::from(known)));
-        // The script is forgotten, and then known again.
+        // Redis forgets the script, and then knows it again.
         assert_eq!(
             change(&mut *store, script(two, &["SCRIPT", "FLUSH"])),
             "+OK\r\n"
@@ -183,7 +183,7 @@ fn a_script_that_only_read_is_known_afterwards() {
     }
 }
 
-/// Found: `allow-oom` had no effect, and a script without it ran until it needed memory.
+/// Found: `allow-oom` had no effect, and a script without `allow-oom` ran until it needed memory.
 #[test]
 fn a_script_says_whether_it_may_run_when_memory_is_short() {
     let Some(redis) = comparable() else { return };

@@ -1,4 +1,4 @@
-//! Servers other than the Redis of this machine, and behaviour that the Redis of this machine lacks.
+//! Servers other than the Redis of this machine, and behaviour that this Redis does not have.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ fn open(redis: &Redis, sync: StoreSync) -> Box<dyn Store> {
     .unwrap()
 }
 
-/// Executes a state-changing request. Returns the reply, which the caller would pass on.
+/// Executes a state-changing request. Returns the reply that the server would send to the client.
 fn ask(store: &mut dyn Store, command: &str) -> String {
     ask_for(store, single(command))
 }
@@ -55,7 +55,7 @@ fn a_server_of_another_make_is_refused_with_what_is_known_of_it() {
     let Some(redis) = Redis::start(&["--appendonly", "no"]) else {
         return;
     };
-    // The reply to INFO begins with its length, so the new text must be as long as the old text.
+    // The reply to INFO begins with its length, so the new text must have the length of the old text.
     for (instead_of, says, told) in [
         ("\nrun_id:", "\nxun_id:", "has no run_id"),
         (
@@ -149,8 +149,8 @@ fn with_everysec_the_user_says_what_waits_for_the_sync() {
             let start = Instant::now();
             assert_eq!(ask(&mut *store, "INCR n"), ":1\r\n");
             assert_eq!(ask(&mut *store, "INCR n"), ":2\r\n");
-            // A script runs in a MULTI, and its reply is recorded in a second write. The store waits only for the
-            // second write.
+            // A script runs in a MULTI, and a second write records its reply. The store waits only for the second
+            // write.
             let script = arguments(&[b"EVAL", b"return redis.call('INCR', KEYS[1])", b"1", b"n"]);
             assert_eq!(ask_for(&mut *store, script), ":3\r\n");
             assert_eq!(waits(&redis) - before, waits_of_replies, "{name} {sync:?}");
@@ -159,7 +159,7 @@ fn with_everysec_the_user_says_what_waits_for_the_sync() {
     }
 }
 
-/// With `everysec` nothing is promised: replies are lost together with their effects, and an update that is applied
+/// With `everysec` Redis promises nothing: replies are lost together with their effects, and an update that is applied
 /// again takes effect once.
 #[test]
 fn replies_that_did_not_wait_are_lost_as_those_of_redis_and_nothing_else_is() {
@@ -181,7 +181,7 @@ fn replies_that_did_not_wait_are_lost_as_those_of_redis_and_nothing_else_is() {
     }
 }
 
-/// Each server has its own constants for scripts and its own texts of their errors.
+/// Each server has its own constants for scripts, and its own texts of script errors.
 #[test]
 fn a_script_is_answered_as_the_server_itself_answers_it() {
     let here = Redis::start(&[]);

@@ -1,6 +1,6 @@
 //! Settings and rights with which Redis would refuse acknowledged writes. A server that finds such settings or rights
-//! at its start reports them and ends. A running server that finds them waits. Clients cannot change these settings and
-//! rights.
+//! at its start reports them and exits. A running server that finds them waits. Clients cannot change these settings
+//! and rights.
 
 use std::time::{Duration, Instant};
 
@@ -44,7 +44,7 @@ fn set(key: &str, bytes: usize) -> Bytes {
     arguments(&[b"SET", key.as_bytes(), &vec![b'v'; bytes]])
 }
 
-/// For `CONFIG SET`: a setting, a bad value, a good value, and parts of the message.
+/// Settings for `CONFIG SET`: the name, a bad value, a good value, and parts of the message.
 const SETTINGS: [(&str, &str, &str, &[&str]); 5] = [
     (
         "proto-max-bulk-len",
@@ -81,7 +81,7 @@ const SETTINGS: [(&str, &str, &str, &[&str]); 5] = [
     ),
 ];
 
-/// Sets of rights that are too few for the server's own user: the rules, and parts of the error.
+/// Sets of rights that are not enough for the user of the pmnet server: the rules, and parts of the error.
 const RIGHTS: [(&str, &[&str]); 7] = [
     ("-watch", &["may not run WATCH", "+@all"]),
     ("-hmget", &["may not run HMGET"]),
@@ -133,7 +133,7 @@ fn a_server_that_starts_names_the_command_that_redis_does_not_have() {
     }
 }
 
-/// Closes the connections of Redis's clients, as a failing network would.
+/// Closes the connections of all clients of Redis, as a network failure would.
 fn cut(redis: &Redis) {
     redis.call(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
 }
@@ -226,7 +226,7 @@ fn a_password_that_was_set_while_a_server_runs_is_waited_for() {
     waits(&mut *other, &["WRONGPASS"]);
 }
 
-/// The password is changed in Redis, and then replaced in the server that runs.
+/// The password is changed in Redis, and then replaced in the running server.
 #[test]
 fn a_replaced_password_is_used_for_the_next_connection() {
     let Some(redis) = Redis::start(&["--requirepass", "old"]) else {
@@ -255,7 +255,7 @@ fn a_replaced_password_is_used_for_the_next_connection() {
     assert!(got.ends_with("$1\r\n2\r\n"), "{got}");
 }
 
-/// Redis closes the connection when it receives a value above its limit, although the value was acknowledged.
+/// When Redis receives a value above its limit, it closes the connection, although the value was acknowledged.
 #[test]
 fn a_value_above_a_limit_waits_until_the_limit_is_set_back() {
     for (name, bad, good, says) in &SETTINGS[..2] {
@@ -304,7 +304,7 @@ fn at_the_least_limits_the_largest_commands_and_replies_go_through() {
     store.load().unwrap();
     let largest = MESSAGE_BYTES_MAX - 64;
     assert_eq!(store.apply(&batch(&[set("k", largest)], 1)), Ok(0));
-    // The batches have as many arguments as a front takes, and many small updates.
+    // One batch has as many arguments as a front accepts in a command, others have many small updates.
     let mut many: Vec<&[u8]> = vec![b"MSET"];
     many.resize((1 << 20) - 1, b"x");
     assert_eq!(store.apply(&batch(&[arguments(&many)], 2)), Ok(0));
@@ -312,14 +312,14 @@ fn at_the_least_limits_the_largest_commands_and_replies_go_through() {
     assert_eq!(store.apply(&batch(&small, 3)), Ok(0));
     let reply = read(&mut *store, single("GET k"));
     assert_eq!(reply.len(), largest + format!("${largest}\r\n\r\n").len());
-    // A request whose reply, the old value, is kept in the records.
+    // The reply to this request, the old value, is kept in the records.
     let request = arguments(&[b"GETSET", b"k", &vec![b'w'; largest]]);
     let reply = change(&mut *store, request);
     assert_eq!(reply.len(), largest + format!("${largest}\r\n\r\n").len());
     assert_eq!(redis.call(&["STRLEN", "k"]), format!(":{largest}\r\n"));
 }
 
-/// `maxmemory-clients` has its smallest value, from the start or from a time when the server runs.
+/// `maxmemory-clients` has its smallest value, from the start of Redis, or from a moment when the server already runs.
 #[test]
 fn the_connection_of_a_server_is_not_closed_for_the_memory_that_it_takes() {
     let Some(redis) = Redis::start(&[]) else {
@@ -403,7 +403,7 @@ fn how_redis_evicts_may_be_set_where_memory_has_no_limit() {
             .call(&["CONFIG", "GET", "maxmemory-policy"])
             .contains("allkeys-lru")
     );
-    // With this policy clients cannot set a memory limit either.
+    // With this policy clients cannot set a memory limit, either.
     let limit = single("CONFIG SET maxmemory 1gb");
     let reply = change(&mut *store, limit);
     assert!(
@@ -463,7 +463,7 @@ fn a_connection_that_redis_closes_when_it_is_idle_costs_another_one() {
     assert_eq!(redis.get("n").as_deref(), Some("2"));
 }
 
-/// With these settings Redis may refuse writes for some time. Such settings do no harm, because the writes wait.
+/// With these settings Redis may refuse writes for some time. Settings of this kind do no harm, because writes wait.
 #[test]
 fn replicas_that_are_missing_are_waited_for() {
     let Some(redis) = Redis::start(&[]) else {
@@ -503,7 +503,7 @@ fn a_right_that_is_missing_is_named() {
     }
 }
 
-/// Found: a client waited until its deadline, and was not told the reason.
+/// Found: a client waited until its deadline, and did not get the reason.
 #[test]
 fn a_database_that_the_user_may_not_select_is_refused_with_redis_own_words() {
     let Some(redis) = Redis::start(&[]) else {

@@ -24,7 +24,7 @@ fn a_store_over_tls_is_a_store() {
     let (certificate, key) = files.pair("server");
     let [certificate, key, ca] =
         [certificate, key, files.path("ca.pem")].map(|path| path.to_str().unwrap().to_owned());
-    // Clients need a certificate, because Redis requires one by default.
+    // Clients need a certificate, because Redis requires client certificates by default.
     let options = [
         ["--tls-port", &tls_port],
         ["--tls-cert-file", &certificate],
@@ -79,7 +79,7 @@ fn a_store_over_tls_is_a_store() {
     );
 }
 
-/// Returns the options of a server that uses TLS on this port.
+/// Returns the options of a server that listens with TLS on this port.
 fn tls_options(files: &Files, port: &str) -> Vec<String> {
     let (certificate, key) = files.pair("server");
     [
@@ -104,7 +104,7 @@ fn start(files: &Files, port: &str, more: &[&str]) -> Option<Redis> {
     Redis::start(&[&options, &secret[..], more].concat())
 }
 
-/// Returns the part of a URL about certificates.
+/// Returns the part of a URL that names the certificates.
 fn identity(files: &Files) -> String {
     let (cert, key) = files.pair("client");
     let ca = files.path("ca.pem");
@@ -116,11 +116,12 @@ fn identity(files: &Files) -> String {
     )
 }
 
-/// A Sentinel process, which ends when this is dropped.
+/// A Sentinel process, which ends when this value is dropped.
 struct Sentinel(Child);
 
 impl Sentinel {
-    /// Starts a Sentinel that watches `m`, with the user `watcher`, and a password for clients that give no user.
+    /// Starts a Sentinel that watches the master `m`. The Sentinel has the user `watcher`, and a password for clients
+    /// that name no user.
     fn start(files: &Files, port: &str, master: &str) -> Sentinel {
         let mut config = String::from("port 0\nbind 127.0.0.1\nlogfile /dev/null\n");
         for pair in tls_options(files, port).chunks(2) {
@@ -171,7 +172,7 @@ fn sentinels_and_their_master_have_tls_and_passwords() {
     };
     let _sentinel = Sentinel::start(&files, &watcher, &first);
     let identity = identity(&files);
-    // The master is named by its address, which its certificate does not contain.
+    // The Sentinel names the master by an address, which the master's certificate does not contain.
     let good = format!("rediss+sentinel://localhost:{watcher}/m?{identity}&name=localhost");
     let kept = format!("{good}&wait_replicas=1");
     let passwords = |store, sentinel: Option<&str>| Passwords {
@@ -185,7 +186,7 @@ fn sentinels_and_their_master_have_tls_and_passwords() {
     eventually("the store is there", || {
         store.load().map_err(|error| format!("{error:?}"))
     });
-    // The write counts as kept when the replica has it.
+    // The write counts as durable when the replica has it.
     eventually("the write is kept", || {
         let applied = store.apply(&batch(&[single("SET k v")], 1));
         if applied.is_err() {
@@ -221,7 +222,7 @@ fn sentinels_and_their_master_have_tls_and_passwords() {
             assert!(!error.contains(secret), "{error}");
         }
     }
-    // With the same URL an operator lets the Sentinel choose another master.
+    // With the same URL, an operator makes the Sentinel choose another master.
     let as_watcher = passwords("s3cret", Some("eye"));
     let promotion = eventually("the Sentinel knows the replica", || {
         let plan = Promotion::plan(&as_user, &as_watcher, 0, &[], false)?;

@@ -1,11 +1,10 @@
 //! Commands that are sent again: packed reads whose replies do not fit into one message, and the parts of a
 //! pack that the store left out ([`super::pack`]).
 //!
-//! Each reply alone may fit, as it would have without packing, so the reads are sent again one by one. Until
-//! a pack has its replies, no later command of its connection is sent. Otherwise later commands of the
-//! pipeline would be executed before the reads that are sent again, and these reads would show a newer state
-//! than the pipeline's order allows. A session has one bypass at a time anyway, so waiting costs no round
-//! trip.
+//! Each of these replies may fit into a message of its own, so the reads are sent again one by one. Until a pack has
+//! its replies, no later command of its connection is sent. A later command that were sent before would be executed
+//! before the reads that are sent again. These reads would then show a newer state than the pipeline's order allows. A
+//! session has only one bypass under way at a time, so this rule costs no additional round trip.
 
 use bytes::Bytes;
 use pmnet_resp::{scan::count, write_command};

@@ -29,7 +29,7 @@ pub(in crate::client) struct Batch {
     pub(super) done: usize,
     /// Bytes of the replies that came from the store.
     pub(super) reply_bytes: usize,
-    /// The store could not answer a read, so the rest of the batch goes as bypasses.
+    /// Whether the store could not answer a read. The rest of the batch then goes as bypasses.
     pub(super) store_failed: bool,
     /// Different hashes of the commands' keys: at most [`READ_KEYS_MAX`] + 1.
     hashes: Vec<u64>,
@@ -37,13 +37,13 @@ pub(in crate::client) struct Batch {
     pub(super) key: Option<Vec<u8>>,
     /// The commands that list the keys of database 0, by index.
     pub(super) listings: Vec<(usize, Listing)>,
-    /// One of the commands reads all keys.
+    /// Whether one of the commands reads all keys.
     pub(super) all_keys: bool,
-    /// None of the commands requires the master.
+    /// Whether all commands may be answered by a replica.
     pub(super) fits_replicas: bool,
-    /// The question to the head includes the order that a replica must have applied.
+    /// Whether the question to the head also asks which order a replica must have applied.
     pub(super) asks_replica: bool,
-    /// The batch's latest question went to a replica.
+    /// Whether the batch's latest question went to a replica.
     pub(super) of_replica: bool,
     /// The head's answer, unless it was a HIT whose value was used.
     pub(super) missed: Option<Missed>,
@@ -51,9 +51,9 @@ pub(in crate::client) struct Batch {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::client) enum BatchStage {
-    /// Takes further reads, or waits until everything before the batch is answered.
+    /// The batch takes further reads, or waits until all earlier commands are answered.
     Gathers,
-    /// The head has been asked with this call.
+    /// The head was asked with this call and has not answered.
     Asked(CallId),
     /// The head has said MISS. An earlier question to the store is under way, and its answer may be fresh
     /// enough.
@@ -64,13 +64,13 @@ pub(in crate::client) enum BatchStage {
     /// The batch may be read from a replica if the replica's record names this epoch and the replica has applied
     /// everything up to `need`.
     Replica { epoch: u32, need: u64 },
-    /// The commands are with the shell, to be read from the store.
+    /// The shell has the commands and reads from the store.
     HandedOut,
     /// The commands are to be sent as bypasses.
     Bypassed,
 }
 
-/// Reads of one connection, to be read from the store directly.
+/// Reads of one connection that the shell is to send to the store directly.
 #[derive(Clone, Debug)]
 pub struct StoreRead {
     /// The connection, by [`Connection::id`].
@@ -81,17 +81,17 @@ pub struct StoreRead {
     pub protocol: Protocol,
     /// The database of the keys.
     pub database: u32,
-    /// The commands, one after the other.
+    /// The bytes of the commands, one command after the other.
     pub commands: Bytes,
     /// Number of commands.
     pub count: usize,
-    /// The freshness that the store must have.
+    /// How fresh the store must be.
     pub freshness: Freshness,
     /// Whether the commands are read from a replica of the store.
     pub replica: bool,
 }
 
-/// The freshness that a store must have to be read from.
+/// How fresh a store must be to be read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freshness {
     /// The epoch and order that the head named.
@@ -101,7 +101,8 @@ pub enum Freshness {
         /// Order that the store must have applied.
         need: u64,
     },
-    /// The head has not answered yet: the connection gets the store's record, and decides.
+    /// The head has not answered yet. The shell gives the store's record to the connection, which decides whether the
+    /// store is fresh enough.
     Told,
 }
 
@@ -136,7 +137,7 @@ impl Batch {
         }
     }
 
-    /// Returns the stage after the head's MISS if no replica can be read from.
+    /// Returns the batch's next stage after a MISS if the batch cannot be read from a replica.
     pub(super) fn at_master(&self, shared: &Shared, protocol: Protocol) -> BatchStage {
         match self.missed {
             Some(Missed { epoch, need, .. })
@@ -192,12 +193,12 @@ impl Batch {
         &self.commands[from..self.ends[index]]
     }
 
-    /// Returns the value that this update gives to the key, if the batch consists of GETs of one key.
+    /// If all commands are GETs of one key, returns the value that the update in `payload` gives to this key.
     pub(super) fn value_in<'a>(&self, payload: &'a [u8], database: u32) -> Option<&'a [u8]> {
         value_of(payload, database, self.key.as_ref()?)
     }
 
-    /// Returns the hash of the key that all commands share; 0 if they have several keys.
+    /// Returns the hash of the key if all commands read one key, and 0 otherwise.
     pub(super) fn key_hash(&self) -> u64 {
         match self.hashes[..] {
             [hash] => hash,
@@ -205,7 +206,7 @@ impl Batch {
         }
     }
 
-    /// Asks the head, if its answer can be of use.
+    /// Asks the head how fresh the store must be. If no answer could be used, the batch goes as bypasses.
     pub(super) fn ask_head(
         &mut self,
         protocol: Protocol,
@@ -234,7 +235,7 @@ impl Batch {
     }
 }
 
-/// Returns the value that an update gives to this key, if the update is a plain SET of it.
+/// If `payload` is a plain SET of `key`, returns the value that this SET gives to the key.
 fn value_of<'a>(payload: &'a [u8], database: u32, key: &[u8]) -> Option<&'a [u8]> {
     let commands = Commands::parse(payload).ok()?;
     if commands.form != Form::Single || commands.database != database {

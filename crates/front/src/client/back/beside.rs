@@ -1,9 +1,9 @@
 //! Reads that travel with the writes before them.
 //!
-//! A read after a write of its pipeline would have to wait for the write's reply, and then travel alone: two
-//! round trips for two commands. Instead, the read can be a part of the pack of writes. The store executes the read at
-//! its place in the pack, and keeps the read's reply with the replies of the writes. A long reply should not be kept,
-//! so the store ends the pack before a read whose reply is long. The read with the long reply then travels alone.
+//! A read after a write of its pipeline would have to wait for the write's reply, and then travel alone: two round
+//! trips for two commands. Instead, the read can be a part of the pack of writes. The store executes the read at its
+//! place in the pack, and keeps the read's reply with the replies of the writes. The store should not keep a long
+//! reply, so it ends the pack before a read whose reply is long. The read with the long reply then travels alone.
 
 use pmnet_wire::command::{PREAMBLE_LEN, Protocol};
 
@@ -36,8 +36,8 @@ const SHORT: [&str; 20] = [
     "ZCOUNT",
     "ZSCORE",
 ];
-/// Commands whose replies may be long, and come back from a script unchanged. If a reply is long, the store
-/// leaves its read and all later parts out of the pack.
+/// Commands whose replies may be long, and come back from a script unchanged. If a reply is long, the store leaves the
+/// read of this reply and all later parts out of the pack.
 const ANY_LENGTH: [&str; 24] = [
     "BITFIELD_RO",
     "GEODIST",
@@ -64,7 +64,7 @@ const ANY_LENGTH: [&str; 24] = [
     "ZLEXCOUNT",
     "ZMSCORE",
 ];
-/// Further commands of this kind, under RESP2 only.
+/// Commands that belong to [`ANY_LENGTH`] for RESP2 clients only.
 const ANY_LENGTH_RESP2: [&str; 13] = [
     "HGETALL",
     "HRANDFIELD",
@@ -115,9 +115,9 @@ pub(in crate::client) fn goes_beside_writes(
     fits && has_room
 }
 
-/// Whether a command of this length, which could be sent by itself, opens the next pack instead. The command opens the
-/// next pack if the previous pack is under way, and if at most [`IN_A_ROW_MAX`] such commands in a row have joined
-/// packs.
+/// Whether a command of this length that could be sent alone is kept back as the first command of the next pack. The
+/// command is kept back if the previous pack is under way, and if at most [`IN_A_ROW_MAX`] such commands in a row have
+/// joined packs.
 pub(in crate::client) fn may_open_pack(packs: &Packs, reads: &Reads, bytes: usize) -> bool {
     packs.is_out()
         && !reads.has_batch()

@@ -11,7 +11,7 @@ use crate::client::settings::Selected;
 use crate::client::transaction::Rest;
 use crate::upstream::{Call, CallId, Calls, Outcome, Refused, SessionHandle, Time};
 
-/// Error of a command whose time was over before anything was sent.
+/// Error of a command whose deadline passed before any of its bytes were sent.
 const LATE: &str = "ERR pmnet: deadline passed before the call could be sent";
 
 /// The purpose of a call.
@@ -36,17 +36,16 @@ pub(in crate::client) enum Purpose {
     Select { database: u32 },
     /// A SELECT that is to be queued in MULTI: asks whether the store has this database.
     SelectQueued { database: u32, frame: Vec<u8> },
-    /// EXEC of a transaction. The front answers a part of its commands.
+    /// EXEC of a transaction. The front itself answers some of the transaction's commands.
     Exec(Rest),
     /// The question for the store's facts, from a HELLO.
     Hello {
         protocol: Protocol,
         name: Option<Bytes>,
     },
-    /// An INFO. The front adds this section to its reply.
+    /// An INFO. The front appends `section` to the reply.
     Info { section: String },
-    /// A question for the store's CLIENT INFO line. The fields of this line are those that the front must show of its
-    /// own clients.
+    /// A question for the store's CLIENT INFO line. The front shows its own clients with the fields of this line.
     ClientFields(ClientsAsk),
     /// A question whether the store accepts the conditions of a CLIENT LIST or CLIENT KILL, before the front
     /// answers.
@@ -77,7 +76,7 @@ impl Purpose {
         }
     }
 
-    /// Returns the replies to all commands of the call if it failed: the error, once for each.
+    /// Returns the replies to all commands of a failed call: the error, repeated for each command.
     pub(in crate::client) fn failed(&self, error: &Bytes) -> Bytes {
         match self {
             Purpose::Pack(packed) => packed.failed(error),
@@ -89,14 +88,14 @@ impl Purpose {
     pub(in crate::client) fn replies_expected(&self) -> usize {
         match self {
             Purpose::Bypass { replies, .. } => usize::try_from(*replies).unwrap_or(1),
-            // Two are enough: the store ends a pack when replies become long.
+            // The count is 2 because the store ends a pack when replies become long.
             Purpose::Pack(_) => 2,
             Purpose::Info { .. } => 1,
             _ => 0,
         }
     }
 
-    /// Whether the next command of the client waits for the outcome.
+    /// Whether the client's next command waits for the outcome of this call.
     pub(in crate::client) fn holds(&self) -> bool {
         match self {
             Purpose::Select { .. }
@@ -128,8 +127,8 @@ impl Session {
         self.0 = None;
     }
 
-    /// Submits a call, after opening a session if necessary. The inner error is the reply to a command whose
-    /// payload can never be accepted, or whose time is over.
+    /// Submits a call, after opening a session if necessary. The inner error is the reply to a command whose payload
+    /// can never be accepted, or whose deadline has passed.
     ///
     /// # Errors
     /// [`Later::Busy`], if the endpoint takes no further call.
@@ -180,7 +179,7 @@ pub(in crate::client) fn question(database: u32, command: &[&[u8]]) -> Bytes {
     payload.into()
 }
 
-/// Returns the reply for an outcome; an error if the store gave no reply.
+/// Returns the store's reply in this outcome, or an error if the store gave no reply.
 pub(in crate::client) fn outcome_reply(outcome: Outcome) -> Result<Bytes, Bytes> {
     match outcome {
         Outcome::Committed { .. } => Ok(reply::OK),

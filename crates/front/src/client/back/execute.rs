@@ -75,7 +75,7 @@ impl Back {
                 if rest.is_nothing() {
                     cx.pending.expect(submitted, Purpose::one(), bytes);
                 } else {
-                    // The outcome changes the meaning of the next command.
+                    // The meaning of the client's next command depends on the outcome of this EXEC.
                     cx.pending
                         .expect_first(submitted, Purpose::Exec(rest), bytes);
                 }

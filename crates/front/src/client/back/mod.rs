@@ -104,8 +104,8 @@ impl Back {
         Ok(())
     }
 
-    /// Asks the store a question of the front. The client's later commands wait for the answer. Returns false
-    /// if the question could not be sent; the client then has the error.
+    /// Asks the store a question of the front. The client's later commands wait for the answer. Returns false if the
+    /// question could not be sent; the client has then got an error.
     ///
     /// # Errors
     /// [`Later`]: the question cannot be sent now.
@@ -128,7 +128,7 @@ impl Back {
         self.packs.is_empty() && !self.reads.has_batch() && !self.passing.is_under_way()
     }
 
-    /// Drops all that waits for an answer. The slots of the answers stay.
+    /// Drops all calls and reads that wait for an answer. Their places among the replies stay.
     pub(in crate::client) fn drop_outstanding(&mut self, pending: &mut Pending) {
         pending.hold.release();
         self.packs.clear();

@@ -5,19 +5,18 @@
 //! the SET is committed, as an update or by fallback, the reply to the GET is the value. If the SET gets an error, so
 //! does the GET.
 //!
-//! Why this is correct: submitted calls are sent by [`Upstream::flush`](crate::upstream::Upstream::flush),
-//! which is not called while a connection takes commands. So the GET was called before the head could give
-//! the SET an order, and the GET is answered after the SET has its order. So the SET takes its order during the GET's
-//! call, and just after that the key has the SET's value. The argument also holds if the SET takes its effect by
-//! fallback. A GET of a later turn asks the store: at its call the SET may already have an order, and another client
-//! may have written the key since.
+//! Why this is correct: submitted calls are sent by [`Upstream::flush`](crate::upstream::Upstream::flush), which is not
+//! called while a connection takes commands. So the GET began before the head could give the SET an order, and the GET
+//! is answered after the SET has its order. So the SET gets its order while the GET is under way, and at that moment
+//! the key has the SET's value. The argument also holds if the SET takes its effect by fallback. A GET of a later turn
+//! asks the store: at its call the SET may already have an order, and another client may have written the key since.
 //!
 //! Between the SET and the GET there may be only other GETs that are answered from a SET of this turn. Any other
 //! command of the connection takes effect after the SET, and this GET must take effect after that command. An update of
 //! another key is not an exception: between the orders of the two updates, another client may have written this key.
 //!
-//! Invariants: no write is remembered beyond its turn, so at most one write is remembered. The value that a GET returns
-//! shares the memory of the SET's payload, and counts as in flight once for each GET that waits for the value.
+//! Invariants: at most one write is remembered, and only until the end of its turn. The value that a GET returns shares
+//! the memory of the SET's payload, and counts as in flight once for each GET that waits for the value.
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, reply};
@@ -44,7 +43,7 @@ struct OwnWrite {
 }
 
 impl OwnWrites {
-    /// Notes an update that was submitted as `call`, or refused for good.
+    /// Notes the submitted update with this call; `None`: the update was refused for good.
     pub(in crate::client) fn note(
         &mut self,
         call: Option<CallId>,
@@ -84,8 +83,8 @@ impl OwnWrite {
     }
 }
 
-/// If the command is a GET of a key that was SET in this turn, places its reply after that SET. Otherwise
-/// returns false. The client must have no commands that wait to be sent.
+/// If the command is a GET of a key that was SET in this turn, places its reply after that SET. If there is no such
+/// SET, returns false. The client must have no commands that wait to be sent.
 pub(in crate::client) fn place_after_own_write(
     facts: &Facts,
     arguments: &Arguments<'_>,
@@ -112,7 +111,7 @@ pub(in crate::client) fn place_after_own_write(
     true
 }
 
-/// Answers the `readers` that wait for the update of slot `index`. The update has its outcome.
+/// Answers the `readers` that wait for the update of slot `index`. The outcome of this update is known.
 pub(in crate::client) fn answer_readers(
     replies: &mut Replies,
     index: usize,

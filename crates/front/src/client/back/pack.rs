@@ -25,11 +25,12 @@ use crate::limits::REQUESTS;
 use crate::table::{self, Action, Table};
 use crate::upstream::{Call, Outcome, Submit, Time};
 
-/// Maximum number of parts (commands or transactions) of a pack. Limits how long other requests wait for a pack at the
-/// store, and how many replies travel together.
+/// Maximum number of parts (commands or transactions) of a pack. This bound limits how long other requests wait for a
+/// pack at the store, and how many replies travel together.
 pub const PACK_PARTS_MAX: u32 = 256;
-/// Maximum number of bytes of commands in one bypass, unless it has only one command. A session has one bypass under
-/// way at a time, so a smaller bound would cost more round trips to the store. A larger bound would save nothing.
+/// Maximum number of bytes of commands in one bypass. A bypass of a single command may be longer. A session has one
+/// bypass under way at a time, so a smaller bound would cost more round trips to the store. A larger bound would save
+/// nothing.
 pub const PACK_BYTES_MAX: usize = 48 * FRAGMENT_BYTES;
 
 /// Kinds of packs.
@@ -62,14 +63,14 @@ impl Company {
 
 /// Bypasses that are to travel as one message.
 pub(in crate::client) struct Pack {
-    /// Preamble and parts; the preamble's form is set at the end.
+    /// Preamble and parts; the form in the preamble is set when the pack is sent.
     payload: Vec<u8>,
     parts: u32,
     kind: Kind,
-    /// One of the commands runs code.
+    /// Whether one of the commands runs code.
     code: bool,
-    /// Kind of the commands in a transaction that is the pack's only part. The pack has this part without
-    /// MULTI and EXEC.
+    /// Kind of the commands in a transaction that is the pack's only part. The payload has this part without MULTI and
+    /// EXEC.
     transaction: Option<Kind>,
     /// Whether more commands may be added.
     company: Company,
@@ -127,8 +128,8 @@ pub(in crate::client) struct Packs {
     open: Option<Pack>,
     /// A pack is under way, and a part of it may have to be sent again before any other command.
     is_out: bool,
-    /// Number of the last commands in packs that could have been sent by themselves: reads, and writes that are
-    /// acknowledged early.
+    /// Number of consecutive commands, up to the last command, that joined packs although each could have been sent
+    /// alone: reads, and writes that are acknowledged early.
     in_a_row: usize,
 }
 
@@ -163,7 +164,7 @@ impl Packs {
         self.is_out = false;
     }
 
-    /// Counts a command that joined a pack, although it could have been sent by itself.
+    /// Counts a command that joined a pack, although it could have been sent alone.
     pub(in crate::client) fn count_detour(&mut self) {
         self.in_a_row += 1;
     }
@@ -173,7 +174,8 @@ impl Packs {
         self.in_a_row = 0;
     }
 
-    /// Returns the number of the last commands in packs that could have been sent by themselves.
+    /// Returns the number of consecutive commands, up to the last command, that joined packs although each could have
+    /// been sent alone.
     pub(in crate::client) fn detours(&self) -> usize {
         self.in_a_row
     }
@@ -233,21 +235,21 @@ impl Packed {
         out.into()
     }
 
-    /// Returns the replies to all parts of a failed pack: the error, once for each.
+    /// Returns the replies to all parts of a failed pack: the error, repeated for each part.
     pub(in crate::client) fn failed(&self, error: &Bytes) -> Bytes {
         let parts = usize::try_from(self.parts).unwrap_or(0);
         self.with_own(std::iter::repeat_n(&error[..], parts))
     }
 
-    /// Whether `reads` returns true for the first part, and this part is a single command.
+    /// Whether the first part is a single command for which `reads` returns true.
     fn begins(&self, reads: &impl Fn(&[u8]) -> bool) -> bool {
         let pack = Commands::parse(&self.payload).ok();
         let first = pack.and_then(|pack| pack.units().next());
         first.is_some_and(|unit| unit.commands.form == Form::Single && reads(unit.resp))
     }
 
-    /// Returns the calls that must be submitted after the first `done` parts have run: if the next part is a
-    /// read, that read alone, and then the rest.
+    /// Returns the calls that must be submitted after the first `done` parts have run. If the next part is a read, the
+    /// read is a call of its own, and the rest follows.
     fn rest(&self, done: u32, reads: &impl Fn(&[u8]) -> bool) -> Vec<Slot> {
         let Ok(pack) = Commands::parse(&self.payload) else {
             return Vec::new();
@@ -505,7 +507,7 @@ impl Packed {
         let is_read = |frame: &[u8]| is_read(frame, table);
         let done = read::elements(&reply).and_then(|parts| {
             let count = u32::try_from(parts.len()).ok()?;
-            // The store may leave out the first part only if it is a read.
+            // The store may leave out the first part only if this part is a read.
             let least = u32::from(!self.begins(&is_read));
             (least..=self.parts)
                 .contains(&count)

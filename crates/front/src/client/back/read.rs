@@ -86,7 +86,7 @@ impl Back {
         Ok(())
     }
 
-    /// Makes the next command wait for the changes of subscriptions that began before it.
+    /// Makes the next command wait for all changes of subscriptions that began before this command.
     fn wait_for_subscriptions(&mut self, cx: &mut Context<'_>) -> Result<(), Later> {
         if cx.pending.hold.asks_others() {
             self.submit_all(cx)?;
@@ -106,7 +106,7 @@ impl Back {
         })
     }
 
-    /// Sends a read with the writes before it; false if the read goes alone.
+    /// Sends a read together with the writes before it. Returns false if the read goes alone.
     ///
     /// # Errors
     /// [`Later`]: the read cannot be sent now.
@@ -127,7 +127,7 @@ impl Back {
         Ok(true)
     }
 
-    /// Adds a read to the batch; false if the read must be a bypass.
+    /// Adds a read to the batch. Returns false if the read must be a bypass.
     ///
     /// # Errors
     /// [`Later`]: the read has to wait for the batch.

@@ -81,9 +81,9 @@ pub(in crate::client) struct Before {
     pub(in crate::client) number: u64,
     /// The store that is asked.
     pub(in crate::client) asked: Asked,
-    /// The question has been handed to the shell.
+    /// Whether the question has been handed to the shell.
     pub(in crate::client) is_sent: bool,
-    /// The batch still waits for the answer.
+    /// Whether the batch still waits for the answer.
     pub(in crate::client) is_wanted: bool,
     /// Number of replies still to come.
     left: usize,
@@ -118,7 +118,7 @@ impl Before {
         }
     }
 
-    /// Whether the batch with this question number waits for this question.
+    /// Whether this question has the number `number`, and its batch still waits for the answer.
     pub(in crate::client) fn is_for(&self, number: u64) -> bool {
         self.is_wanted && self.number == number
     }
@@ -158,8 +158,8 @@ impl Before {
         need.filter(|need| self.may_be_fresh(missed.epoch, *need))
     }
 
-    /// Whether the store may have been this fresh at the time of the reads. Becomes false when the store's record shows
-    /// that the store was older than the write.
+    /// Whether the store may have been this fresh at the time of the reads. Returns false once the store's record shows
+    /// that the store was less fresh.
     pub(super) fn may_be_fresh(&self, epoch: u32, need: u64) -> bool {
         self.record
             .is_none_or(|(of, watermark)| of == epoch && watermark >= need)
@@ -171,7 +171,7 @@ impl Before {
         self.replies = Vec::new();
     }
 
-    /// Takes the replies, once the store has given all.
+    /// Takes the replies. The store must have given all of them.
     pub(in crate::client) fn take(&mut self) -> Vec<Bytes> {
         std::mem::take(&mut self.replies)
     }

@@ -1,18 +1,18 @@
 //! Reads that are not bypasses: the head is asked first, and then the head or the store itself answers
 //! (`docs/spec/reads.md`).
 //!
-//! The reads of a connection in one turn are a *batch*. The batch waits until everything before it is
-//! answered. Then the head is asked once for the whole batch. A HIT is the value of the batch's only key.
-//! After a MISS the front reads from the store on a connection of its own, and hands on replies that are as
-//! fresh as the MISS requires ([`StoreRead`]). If a MISS is probable, the store is asked at the same time as
-//! the head ([`super::read_before`]). A read goes as a bypass if the head does not answer, the store lags, or
-//! anything unexpected happens. The rest of the batch then goes as bypasses, too. The batch is answered
+//! The reads of a connection in one turn are a *batch*. The batch waits until everything before it is answered. Then
+//! the head is asked once for the whole batch. A HIT is the value of the batch's only key. After a MISS the front reads
+//! from the store on a connection of its own, and gives clients replies that are as fresh as the MISS requires
+//! ([`StoreRead`]). If a MISS is probable, the front asks the store at the same time as the head
+//! ([`super::read_before`]). A read goes as a bypass if the head does not answer, the store lags, or anything
+//! unexpected happens. Once a read goes as a bypass, the rest of its batch goes as bypasses, too. The batch is answered
 //! before any later command is taken from the input, so a client's reads do not go back in time.
 //!
-//! A READ does not travel in the connection's session, so the head does not know the session's requests.
-//! Therefore the head is asked only if two conditions hold: the session has nothing outstanding, and no call
-//! of the session had an unknown outcome since its last answered bypass. A call with an unknown outcome may
-//! still take effect, and only a bypass surely follows it.
+//! A READ does not travel in the connection's session, so the head does not know the session's requests. Therefore the
+//! head is asked only if the session has nothing outstanding, and if no call of the session had an unknown outcome
+//! since its last answered bypass. A call with an unknown outcome may still take effect. Of all requests, only a bypass
+//! is certain to be executed after that call.
 //!
 //! Invariants: a batch needs no slots among the replies, because all earlier replies have been given when the batch is
 //! answered. A batch is bounded by [`COMMANDS_PER_TURN`] and [`BATCH_BYTES_MAX`], its replies by
@@ -41,8 +41,8 @@ const READ_BYTES_MAX: usize = 16 * 1024;
 const LISTING_PAUSE: Time = 10_000_000;
 /// Time without batches after the replies of a batch were too long, in nanoseconds.
 const LARGE_PAUSE: Time = 1_000_000_000;
-/// Length of a reply, in bytes. After a longer reply, reads do not travel with writes for [`APART_PAUSE`], unless their
-/// replies are short.
+/// Length in bytes above which a reply counts as long. After a long reply, reads do not travel with writes for
+/// [`APART_PAUSE`], unless their replies are short.
 const LONG_READ: usize = 16 * 1024;
 /// Time after a long reply in which only reads with short replies travel with writes, in nanoseconds.
 const APART_PAUSE: Time = 1_000_000_000;
@@ -54,13 +54,13 @@ pub(in crate::client) struct Reads {
     batch: Option<Batch>,
     /// Number of questions to the store so far.
     questions: u64,
-    /// A question that the store was asked before the head had answered.
+    /// The question that the front sent to the store before the head answered.
     early_question: Option<Before>,
     /// Until this time only short reads travel with writes, because a read had a long reply.
     apart_before: Time,
     /// Until this time there are no batches, because the replies of a batch were too long.
     no_batch_before: Time,
-    /// A call had an unknown outcome, and no bypass has been answered since.
+    /// Whether a call had an unknown outcome, and no bypass has been answered since.
     uncertain: bool,
 }
 
@@ -98,7 +98,7 @@ impl Reads {
         self.uncertain = true;
     }
 
-    /// Notes that a bypass was answered, and so everything before it is settled.
+    /// Notes that a bypass was answered: all earlier calls have taken effect, or never will.
     pub(in crate::client) fn trust(&mut self) {
         self.uncertain = false;
     }
@@ -530,7 +530,7 @@ impl Reads {
             .filter(|early| early.number == number)
     }
 
-    /// Takes the store's record, for reads that were handed out before the head had answered.
+    /// Takes the store's record, for reads that the shell sent to the store before the head answered.
     pub(in crate::client) fn store_recorded(
         &mut self,
         number: u64,
@@ -546,9 +546,9 @@ impl Reads {
     }
 }
 
-/// Whether the reply is valid in one store process only. A cursor is an example: it is a place in a table
-/// that each process hashes with its own seed. TOUCH is meant for the master. For a command that this program
-/// does not know by name, the store's facts decide.
+/// Whether the reply is valid only at the store process that gave it. A cursor is an example: it is a place in a table
+/// that each process hashes with its own seed. TOUCH is meant for the master. For a command that this program does not
+/// know by name, the store's facts decide.
 fn is_of_one_process(facts: &Facts) -> bool {
     facts.has(NONDETERMINISTIC) || matches!(facts.name, "TOUCH" | "HSCAN" | "SSCAN" | "ZSCAN")
 }

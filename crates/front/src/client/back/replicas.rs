@@ -1,9 +1,9 @@
 //! Whether a read may go to a replica of the store, and whether that is worthwhile (`docs/spec/reads.md`
 //! §11).
 //!
-//! Purpose: replies of a replica are used only if the head allows it, so a question to a replica that lags is
-//! wasted. The results of the last questions decide whether the next read asks a replica.
-//! This module does not decide how fresh a replica must be. The head states the required freshness.
+//! Purpose: replies of a replica are used only if the head allows it, so a question to a replica that lags is wasted.
+//! The results of the last questions to replicas decide whether the next read goes to a replica. This module does not
+//! decide how fresh a replica must be. The head states the required freshness.
 
 use pmnet_wire::command::Protocol;
 
@@ -11,14 +11,14 @@ use super::read_before::MISSES;
 use crate::client::lane;
 use crate::upstream::Time;
 
-/// Time without questions to replicas after a replica lagged, in nanoseconds. The pause doubles with each further lag,
-/// up to [`LAGS_MAX`] times.
+/// Time without questions to replicas after a replica lagged, in nanoseconds. The pause doubles each time a replica
+/// lags again, at most [`LAGS_MAX`] times.
 const LAG_PAUSE: Time = 1_000_000;
 const LAGS_MAX: u32 = 7;
 /// Time between two questions to the store for its replicas, in nanoseconds.
 const FIND_EVERY: Time = 1_000_000_000;
-/// Time for which the master's answer about its replicas counts, in nanoseconds. A replica that the master has not
-/// named for longer than this may have left.
+/// Time for which the master's answer about its replicas counts, in nanoseconds. If the master has not named a replica
+/// for longer than this time, the replica may have left.
 const KNOWN_FOR: Time = 3_000_000_000;
 
 /// The stores that answer reads which the head does not answer.
@@ -100,7 +100,7 @@ impl ReplicaReads {
     }
 
     /// Notes that a replica was not fresh enough, or gave no answer. During a pause the note has no effect, because the
-    /// question may be from before the pause.
+    /// question may have been asked before the pause.
     pub(in crate::client) fn was_of_no_use(&mut self, now: Time) {
         if now < self.after {
             return;

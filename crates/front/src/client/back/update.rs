@@ -1,4 +1,4 @@
-//! An early write: an update, acknowledged as soon as it is durable in the devices.
+//! An early write: an update that is acknowledged as soon as it is durable in the devices.
 
 use super::Back;
 use super::beside::may_open_pack;
@@ -24,7 +24,7 @@ impl Back {
             frame,
             verdict,
         } = *command;
-        // Writes of this client are being packed. This write has to wait for them anyway, so it joins the pack as a
+        // Writes of this client are being packed. This write has to wait for the pack anyway, so it joins the pack as a
         // bypass. A command of `--assume-ok` does not join the pack: as a bypass the command would get the store's own
         // reply.
         let packs = match self.packs.current() {

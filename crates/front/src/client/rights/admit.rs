@@ -1,6 +1,6 @@
 //! Decides by the rights of a client's user whether a command is run, before the command is examined further.
 //!
-//! Nothing is answered in this module: [`Admission`] tells the caller what to do.
+//! This module sends no reply: [`Admission`] tells the caller what to do.
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, Parser, Status, reply};
@@ -96,8 +96,8 @@ impl Rights {
             Standing::NotLoggedIn => Admission::Denied(reply::error(NOAUTH)),
             Standing::Remote => Admission::Remote,
             Standing::Gone => Admission::Gone,
-            // The command runs on a connection that is logged in as the client, even while Redis is busy and
-            // gives no answer about users.
+            // The command runs on a connection that is logged in as the client. The connection checks the rights even
+            // while Redis is busy and gives no answer about users.
             Standing::Unknown
                 if verdict.action == Action::Pass(Pass::Kill)
                     && self.user.is_some()
@@ -109,11 +109,10 @@ impl Rights {
         }
     }
 
-    /// Returns the verdict for a command of this client. A command of a module may check the rights of the
-    /// connection's user. So such a command goes to Redis on a connection of that user, unless the user may
-    /// do everything. A command that the store has not named keeps its action: such a command could change
-    /// keys that are not among its arguments, and on a connection of the user nothing would protect pmnet's
-    /// records.
+    /// Returns the verdict for a command of this client. A command of a module may check the rights of the connection's
+    /// user. So such a command goes to Redis on a connection of that user, unless the user may do everything. A command
+    /// that the store has not named keeps its action. A command that the store has not named could change keys that are
+    /// not among its arguments, and on a connection of the user nothing would protect pmnet's records.
     pub(in crate::client) fn as_its_user(
         &mut self,
         mut verdict: Verdict,
@@ -130,8 +129,8 @@ impl Rights {
         verdict
     }
 
-    /// Admits a command that the user may run. `changed`: when the user's rules last changed. `at`: the
-    /// user's place in the list, if it may not do everything.
+    /// Admits a command that the user may run. `changed`: the time when the user's rules last changed. `at`: the user's
+    /// place in the list, if the user may not do everything.
     fn admit_in_time(
         &mut self,
         changed: u64,
@@ -153,7 +152,7 @@ impl Rights {
                 }
                 self.multi = changed;
             }
-            // The store would name the user of the pmnet server.
+            // The store would answer with the user of the pmnet server.
             Some("ACL") if arguments.is(1, "WHOAMI") && arguments.len() == 2 => {
                 return Admission::Answered(reply::bulk(self.name()));
             }
@@ -162,7 +161,7 @@ impl Rights {
         Admission::Admitted
     }
 
-    /// Decides whether the user at this place of the list may run the command.
+    /// Decides whether the user at place `at` of the list may run the command.
     fn rule(&mut self, at: usize, applicant: &mut Applicant<'_>, shared: &mut Shared) -> Admission {
         let Command {
             arguments, verdict, ..
@@ -182,7 +181,7 @@ impl Rights {
             return Admission::Admitted;
         }
         let ruling = if facts.is_some_and(|facts| facts.name == "EXEC") && is_checked {
-            // EXEC itself was allowed before. Now its queued commands are being checked.
+            // EXEC itself was allowed before. Now the commands of its queue are being checked.
             Ruling::Allowed
         } else if let Some(ruling) = self.take_ruling() {
             ruling
@@ -201,7 +200,8 @@ impl Rights {
             && !self.asks_others
             && reads_others(facts, arguments).is_some()
         {
-            // Like Redis, checks the command's key first, and the keys of its options as it runs.
+            // Like Redis, the front checks the keys that are arguments of the SORT first, and the keys in BY and GET
+            // while the command runs.
             self.asks_others = true;
             return self.rule(at, applicant, shared);
         }
@@ -294,7 +294,7 @@ impl Rights {
         None
     }
 
-    /// Returns the error for a command whose time is over before Redis has answered.
+    /// Returns the error for a command whose deadline passes before Redis has answered.
     pub(in crate::client) fn overdue(shared: &Shared) -> Bytes {
         reply::error(&format!(
             "ERR pmnet: it is not known what this client may do: the front could not ask Redis{}; the command was not \
@@ -310,19 +310,19 @@ fn is_free(verdict: &Verdict, arguments: &Arguments<'_>) -> bool {
     verdict.facts.is_some_and(free) || !verdict.arity_fits(arguments)
 }
 
-/// Whether the command may check its user itself. Only commands of modules do so, if their keys are not among the
-/// arguments.
+/// Whether the command may check its user itself. Only commands of modules whose keys are not among the arguments may
+/// check the user.
 fn may_look_at_user(facts: Option<&Facts>) -> bool {
     let names_all = |facts: &Facts| !facts.keys.is_empty() && !facts.has(OPAQUE);
     facts.is_some_and(|facts| facts.has(MODULE) && !names_all(facts))
 }
 
-/// Returns the error for a command that does more than its arguments say. The pmnet server would run it with
+/// Returns the error for a command that can do more than its arguments say. The pmnet server would run the command with
 /// the server's own rights.
 fn runs_others_code(verdict: &Verdict, arguments: &Arguments<'_>) -> Option<Bytes> {
     let facts = verdict.facts;
     if matches!(verdict.action, Action::Refuse(_)) {
-        // The command is refused to every client. `carry_out` gives the error for that, which says more.
+        // The command is refused to every client. For such a command, `carry_out` gives an error that says more.
         return None;
     }
     if facts.is_none() || (may_look_at_user(facts) && !verdict.is_named()) {
@@ -349,7 +349,7 @@ fn runs_others_code(verdict: &Verdict, arguments: &Arguments<'_>) -> Option<Byte
     })
 }
 
-/// Returns Redis's error for a SORT that reads other keys than its own without the right to do so.
+/// Returns Redis's error for a SORT that reads keys in BY or GET without the right to do so.
 fn reads_others(facts: Option<&Facts>, arguments: &Arguments<'_>) -> Option<Bytes> {
     let option = facts
         .filter(|facts| matches!(facts.name, "SORT" | "SORT_RO"))

@@ -17,7 +17,7 @@ const HELLO_NOAUTH: &str = "NOAUTH HELLO must be called with the client already 
                             option can be used to authenticate the client and select the RESP protocol version at the same time";
 
 impl Rights {
-    /// Logs in by AUTH, or by the AUTH of HELLO. Returns the reply.
+    /// Logs in by AUTH, or by the AUTH of HELLO. Returns the reply to the login.
     ///
     /// # Errors
     /// The question that Redis has to answer first.
@@ -99,7 +99,7 @@ impl Rights {
         Ok(self.logged_in(answer, name, password, passing, shared))
     }
 
-    /// Handles the result of a password check by Redis or by the front.
+    /// Takes the result of a password check by Redis or by the front.
     fn logged_in(
         &mut self,
         answer: Bytes,
@@ -120,7 +120,7 @@ impl Rights {
                 number,
             });
             self.place = None;
-            // The connection was made for another user.
+            // The client's connection to the store was made for the previous user.
             passing.drop_direct();
         } else if answer.starts_with(b"-WRONGPASS") {
             shared.users.login_failed(self.address, shared.now);
@@ -138,7 +138,7 @@ impl Rights {
         }
     }
 
-    /// Whether the client still has to log in before it may send much; `None`: not known yet.
+    /// Whether the client still has to log in before it may send large commands; `None`: not known yet.
     pub(in crate::client) fn is_stranger(
         &mut self,
         begun: Time,

@@ -1,5 +1,5 @@
-//! The rights of a connection's user: looked up before each command, and asked from Redis if they are not
-//! known.
+//! The rights of a connection's user. The front looks up the rights before each command, and asks Redis for rights that
+//! it does not know.
 //!
 //! If a command, or an `AUTH`, has to wait for an answer, it stays in the input, and so do all later commands. When the
 //! answer has come, the command is checked again. A command that passes through to the store runs on a connection that
@@ -28,26 +28,26 @@ pub(crate) struct Rights {
     place: Option<(u64, usize)>,
     questions: u64,
     stage: Asking,
-    /// A SORT may read its own key. Redis is being asked about its keys in BY and GET.
+    /// Whether a SORT may read its own key, and Redis is being asked about the keys in BY and GET.
     asks_others: bool,
-    /// Number of lists of users that had been asked for when the list first forbade the present command.
+    /// Number of lists of users that had been requested when the list first forbade the present command.
     refused: Option<u64>,
     /// Time of the last change of the rights, as known when the present transaction began.
     multi: u64,
-    /// The client has not logged in, and by the last known list of users it need not log in.
+    /// Whether the client has not logged in, and by the last known list of users need not log in.
     admitted: bool,
-    /// Number of lists of users that had been asked for when the client connected.
+    /// Number of lists of users that had been requested when the client connected.
     came: u64,
-    /// The [`Users::of_store`] for which the second value is known, and whether the client needed no login when it
-    /// connected. A client that needed none then needs none later, as in Redis.
+    /// The value of [`Users::of_store`] for which the second field holds, and whether the client needed no login when
+    /// it connected. As in Redis, a client that needed no login when it connected never needs one later.
     let_in: Option<(u64, bool)>,
 }
 
 struct Login {
     credentials: Arc<Credentials>,
-    /// Number of lists of users that had been asked for at the login.
+    /// Number of lists of users that had been requested at the login.
     asked: u64,
-    /// Number of this login among all logins.
+    /// Number of this login among all logins of the front.
     number: u64,
 }
 
@@ -57,7 +57,7 @@ pub(super) enum Asking {
     Nothing,
     /// A newer list of users is needed.
     List,
-    /// The question must be handed out.
+    /// The question must be given to the front.
     New(About),
     Asked,
     Answered(Answer),
@@ -211,7 +211,7 @@ impl Rights {
         let Some((at, user)) = self.find(users).and_then(|at| Some((at, users.user(at)?))) else {
             return match &self.user {
                 Some(login) if users.answered <= login.asked => {
-                    // The client logged in after the list was made.
+                    // The client logged in after Redis made the list.
                     (users.wanted, users.awaited) = (true, true);
                     Standing::Unknown
                 }
@@ -306,13 +306,13 @@ impl Rights {
         }
     }
 
-    /// Notes that the list of users came or changed. Returns whether the client must be disconnected, because
+    /// Notes that the list of users has come or has changed. Returns whether the client must be disconnected, because
     /// its user is deleted.
     pub(crate) fn users_changed(&mut self, shared: &mut Shared) -> bool {
         if matches!(self.stage, Asking::List) {
             self.stage = Asking::Nothing;
         }
-        // The previous list is forgotten at the next change, so its answer is read now.
+        // The previous list is forgotten at the next change, so the answer of the previous list is read now.
         self.was_let_in(&shared.users);
         matches!(self.standing(shared), Standing::Gone)
     }

@@ -1,5 +1,4 @@
-//! If the rights of a user have changed since MULTI, the commands of its transaction are checked again at
-//! EXEC.
+//! If the rights of a user have changed since MULTI, EXEC checks the commands of the user's transaction again.
 //!
 //! As in Redis, a command that is no longer allowed gets an error at its place, and the other commands run.
 
@@ -22,7 +21,7 @@ pub(super) struct Recheck {
     own: usize,
     /// The database that the checked commands have selected, if any.
     database: Option<u32>,
-    /// Places of the commands that are not allowed, with Redis's errors.
+    /// Indexes of the commands that are not allowed, with Redis's errors.
     denied: Vec<(usize, Bytes)>,
 }
 
@@ -92,7 +91,7 @@ impl Transaction {
         recheck.count += 1;
     }
 
-    /// Ends the check: takes out the commands that are not allowed.
+    /// Ends the check: removes the commands that are not allowed from the payload.
     pub(in crate::client) fn drop_denied(&mut self) {
         let denied = self.recheck.take().map(|recheck| recheck.denied);
         let Some(denied) = denied.filter(|denied| !denied.is_empty()) else {

@@ -1,7 +1,7 @@
-//! The reads for one Redis, in one version of RESP: the connection, and the reads that wait for it.
+//! The reads for one Redis, in one version of RESP: the connection, and the reads that wait to be sent or answered.
 //!
-//! A connection to the store itself is made when a read waits for it. A connection to a replica is made in advance,
-//! because a read goes to a replica only if the replica can answer at once.
+//! A connection to the store itself is made when a read waits for it. A connection to a replica is made in advance: a
+//! read goes to a replica only if the replica can answer at once.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -21,13 +21,13 @@ use crate::upstream::Time;
 const SILENCES_PER_TIMEOUT: Time = 8;
 /// Upper bound of the store's silence while a read waits, in nanoseconds.
 const SILENCE_MAX: Time = 1_000_000_000;
-/// Longest time that a read waits for a replica, in nanoseconds, even if the replica sends something. After this time
-/// the master can be asked.
+/// Longest time that a read waits for a replica, in nanoseconds. The bound holds even if the replica sends something
+/// meanwhile. After this time the front can ask the master.
 const REPLICA_WAIT_MAX: Time = 50_000_000;
 /// While connecting, the longest silence of the store is the usual longest silence divided by this number. The silence
 /// while connecting is shorter, because a store that cannot be reached delays many reads.
 const MAKING_PER_SILENCE: Time = 4;
-/// A read is given up after a command's time divided by this number, whatever the store sends.
+/// Divisor of a command's time that gives the longest time for a read, whatever the store sends meanwhile.
 const WAITS_PER_TIMEOUT: Time = 2;
 /// Longest pause before a lost connection is made again, in nanoseconds.
 const PAUSE_MAX: Time = 2_000_000_000;
@@ -43,7 +43,7 @@ pub(super) struct Lane {
     open: Option<Dialed<ReadsLine>>,
     /// Reads that wait to be sent in a transaction, oldest first.
     waiting: VecDeque<Queued>,
-    /// Longest time for one read.
+    /// Longest time for one read, in nanoseconds.
     wait: Time,
     patience: Patience,
 }
@@ -80,7 +80,7 @@ impl Lane {
         }
     }
 
-    /// Calls take this long at most from now on.
+    /// Sets the longest time of a call, from which this lane's bounds follow.
     pub(super) fn set_call_timeout(&mut self, call_timeout: Time) {
         let (silence, wait) = times(self.replica, call_timeout);
         self.wait = wait;
@@ -130,8 +130,8 @@ impl Lane {
         Some(silent.min(oldest.saturating_add(self.wait)))
     }
 
-    /// Whether reads may be handed in. There must be a store that may be read from. The connection must be
-    /// open, or may be made now. A replica must have answered on its connection.
+    /// Whether reads may be submitted. There must be a store that may be read from. The connection must be open, or may
+    /// be made now. A replica must have answered on its connection.
     pub(super) fn is_fit(&self, shared: &Shared) -> bool {
         let ready = match (&self.open, self.replica) {
             (Some(open), Some(_)) => open.line.is_known(),
@@ -218,9 +218,9 @@ impl Lane {
         })
     }
 
-    /// Called at the end of a turn. Makes the connection, sends the waiting reads, and gives up what takes too long.
-    /// `asks_role`: the store must also be asked for its replicas. Returns whether the store was asked for its
-    /// replicas.
+    /// Called at the end of a turn. Makes the connection, sends the waiting reads, and gives up reads and connections
+    /// that take too long. `asks_role`: whether the store must also be asked for its replicas. Returns whether the
+    /// store was asked for its replicas.
     pub(super) fn flush(
         &mut self,
         registry: &Registry,
@@ -283,7 +283,7 @@ fn why(ended: &Ended) -> String {
     ended.why("closed by the store")
 }
 
-/// Whether the server lets fronts read from its store.
+/// Whether the server permits fronts to read from its store.
 fn may_read(shared: &Shared) -> bool {
     shared.name.as_ref().is_some_and(|name| name.reads)
 }

@@ -1,12 +1,11 @@
 //! Reads from the store itself and from its replicas, on the front's own connections. To the store, and to each replica
 //! that may be read from, there is one connection for each version of RESP.
 //!
-//! Purpose: collects the reads of all clients in a turn, and hands on the replies. A connection is made when
-//! it is first needed, and used only while it leads to the store on which the server works. No read waits
-//! long: a read that is not answered in time becomes a bypass.
-//! Invariants: each client has at most two outstanding questions to a store. One of the two is sent to the store
-//! before the head has answered. So the number of clients bounds the number of waiting questions. There are at
-//! most [`REPLICAS_MAX`] replicas.
+//! Purpose: collects the reads of all clients in a turn, and passes the replies to the clients. A connection is made
+//! when it is first needed, and used only while it leads to the store on which the server works. No read waits long: a
+//! read that is not answered in time becomes a bypass. Invariants: each client has at most two outstanding questions to
+//! a store. One of these questions is sent to the store before the head has answered. So the number of clients bounds
+//! the number of waiting questions. There are at most [`REPLICAS_MAX`] replicas.
 
 mod lane;
 
@@ -22,21 +21,21 @@ use crate::store::reads::{Reader, Told};
 use crate::upstream::{Time, Upstream};
 use lane::Lane;
 
-/// While there are reads, the server is asked at this interval, in nanoseconds, which store it works on.
+/// While there are reads, the front asks the server at this interval, in nanoseconds, which store the server works on.
 const NAME_EVERY: Time = 1_000_000_000;
 /// Maximum number of replicas of the store that are read from (known gap G36).
 pub(super) const REPLICAS_MAX: usize = 4;
 /// Number of connections to replicas.
 pub(super) const REPLICA_TOKENS: usize = 2 * REPLICAS_MAX;
 
-/// The connections, and the reads that wait for them.
+/// The connections for reads, and the reads that wait for a connection.
 pub(super) struct StoreReads {
     /// The connections to the store itself, for RESP2 and for RESP3.
     lanes: [Lane; 2],
-    /// The connections to the store's replicas, for RESP2 and for RESP3. A replica keeps its index.
+    /// The connections to the store's replicas, for RESP2 and for RESP3. A replica keeps its index in this array.
     replicas: [Option<[Lane; 2]>; REPLICAS_MAX],
     first_replica_token: usize,
-    /// Index of the replica to which the next read goes, if that replica can answer.
+    /// Index of the replica to which the next read goes, if this replica can answer.
     turn: usize,
     told: Vec<Told>,
     call_timeout: Time,
@@ -45,7 +44,7 @@ pub(super) struct StoreReads {
 }
 
 impl StoreReads {
-    /// `first_replica_token`: the first of [`REPLICA_TOKENS`] tokens.
+    /// `first_replica_token`: the first of [`REPLICA_TOKENS`] consecutive tokens.
     pub(super) fn new(
         tokens: [Token; 2],
         first_replica_token: usize,
@@ -62,7 +61,7 @@ impl StoreReads {
         }
     }
 
-    /// Calls take this long at most from now on.
+    /// Sets the longest time of a call, from which the bounds of all lanes follow.
     pub(super) fn set_call_timeout(&mut self, call_timeout: Time) {
         self.call_timeout = call_timeout;
         for lane in self.all_mut() {
@@ -87,7 +86,7 @@ impl StoreReads {
         tokens.contains(&token.0)
     }
 
-    /// Returns the time when the next read has waited too long.
+    /// Returns the time at which the next read will have waited too long.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         self.all().filter_map(Lane::due).min()
     }
@@ -185,7 +184,7 @@ impl<U: Upstream> Front<U> {
         self.shared.replicas.fit = any;
     }
 
-    /// Called at the end of a turn. Sends the collected reads, and gives up what takes too long.
+    /// Called at the end of a turn. Sends the collected reads, and gives up reads and connections that take too long.
     pub(super) fn send_store_reads(&mut self) {
         let mut told = std::mem::take(&mut self.reads.told);
         let mut sought = self.shared.replicas.are_sought(self.shared.now);
@@ -199,7 +198,7 @@ impl<U: Upstream> Front<U> {
         self.tell(told);
     }
 
-    /// While there are reads, asks the server from time to time which store it works on.
+    /// While there are reads, asks the server from time to time which store the server works on.
     pub(super) fn refresh_store_name(&mut self) {
         let now = self.shared.now;
         let wanted = self.vigil.wants_name || self.vigil.doubts_name;

@@ -30,10 +30,10 @@ impl Random {
 pub struct Server {
     commands: Vec<Known>,
     categories: Vec<String>,
-    /// The server has rules about databases.
+    /// Whether the server has rules about databases.
     pub databases: bool,
-    /// The server answers a wrong password even if an earlier answer is still to be sent. Some servers give no answer
-    /// in this case.
+    /// Whether the server answers a wrong password even if an earlier answer is still to be sent. Some servers give no
+    /// answer in this case.
     pub answers: bool,
 }
 
@@ -102,9 +102,8 @@ fn note(one: &[u8], of: &[String], all: &mut Vec<Known>) {
     }
 }
 
-/// Commands that are never sent, for one of these reasons: they end the server or the connection, change the
-/// server's role, concern the machine, delay other clients, or give a random result on which later replies
-/// depend.
+/// Commands that are never sent. Each of them ends the server or the connection, changes the server's role, concerns
+/// the machine, delays other clients, or gives a random result on which later replies depend.
 const UNSENT: [&str; 66] = [
     "shutdown",
     "debug",
@@ -176,7 +175,7 @@ const UNSENT: [&str; 66] = [
 
 fn is_unsent(words: &[String]) -> bool {
     let name = words[0].as_str();
-    // Commands about clusters, expiring fields and imports, which newer servers have.
+    // Prefixes of commands about clusters, expiring fields and imports, which newer servers have.
     let prefixes = [
         "hexpire", "hpexpire", "hsetex", "hgetex", "himport", "backup", "cluster",
     ];
@@ -285,7 +284,7 @@ const DATABASES: [&str; 5] = ["db=0", "db=1,2", "db=0,1", "alldbs", "db=3"];
 /// A change of a user's rights.
 pub struct Change {
     pub words: String,
-    /// The change takes no right away.
+    /// Whether the change takes no right away.
     pub gives_only: bool,
 }
 
@@ -348,7 +347,7 @@ impl Server {
         words.join(" ")
     }
 
-    /// Returns a command that may be sent at any time, in or out of MULTI.
+    /// Returns a command that may be sent at any time, inside or outside of MULTI.
     pub fn command(&self, random: &mut Random) -> Vec<String> {
         if random.percent(35) {
             return self.any(random);
@@ -365,8 +364,8 @@ impl Server {
             .any(|known| known.words.join(" ") == words)
     }
 
-    /// Returns a command that the server knows, with a valid number of random arguments, or with one more or
-    /// one less.
+    /// Returns a command that the server knows, with random arguments. Their number is valid, or one too high, or one
+    /// too low.
     fn any(&self, random: &mut Random) -> Vec<String> {
         let known = &self.commands[random.below(self.commands.len())];
         let mut words = known.words.clone();
@@ -395,7 +394,7 @@ impl Server {
     }
 }
 
-/// Returns the words of a template. Random words replace the words in braces.
+/// Returns the words of a template, in which random words replace the words in braces.
 pub fn filled(template: &str, random: &mut Random) -> Vec<String> {
     let fill = |word: &str, random: &mut Random| -> String {
         let owner = random.of(&["a", "a", "b", "b", "c"]);

@@ -1,4 +1,4 @@
-//! A real redis-server, a plain client, and an endpoint that executes on that server directly.
+//! A real redis-server, a plain client, and an endpoint that executes calls directly on that server.
 
 #[allow(dead_code, reason = "the laboratory uses all of it")]
 #[path = "../../../../lab/src/harness/claims.rs"]
@@ -32,7 +32,7 @@ use pmnet_wire::StoreName;
 use pmnet_wire::command::{Commands, Form, Protocol};
 use server::RedisServer;
 
-/// Every wait of the tests ends after this time.
+/// Time after which every wait of the tests ends.
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
 /// A redis-server of this test. The server ends when the value is dropped.
@@ -144,7 +144,7 @@ pub fn command(words: &str) -> Vec<u8> {
     out
 }
 
-/// Writes the record that a server would keep: its epoch, and the order up to which it has applied.
+/// Writes the record that a pmnet server would keep: its epoch, and the order up to which it has applied the log.
 pub fn record(redis: &Redis, epoch: u32, watermark: u64) {
     let mut all = Vec::new();
     let chain = [&epoch.to_be_bytes()[..], b"members"].concat();
@@ -165,45 +165,45 @@ pub fn record(redis: &Redis, epoch: u32, watermark: u64) {
     assert_eq!(client.text(), ":3\r\n");
 }
 
-/// Returns the run id of a server.
+/// Returns the run id of the server to which this client is connected.
 pub fn run_id(client: &mut Client) -> String {
     let info = client.ask("INFO server");
     let line = info.lines().find_map(|line| line.strip_prefix("run_id:"));
     line.expect("a run id").trim().to_owned()
 }
 
-/// Numbers of marks' sessions begin here.
+/// The first number of the sessions of marks.
 pub const MARKS_FROM: u32 = 1_000_000;
 
-/// The behaviour of the tests' endpoint, and its observations.
+/// Settings of the tests' endpoint, and what it has observed.
 #[derive(Default)]
 pub struct Knobs {
-    /// While set, nothing is executed, and calls end at their deadlines.
+    /// Whether nothing is executed and calls end at their deadlines.
     pub hold: bool,
-    /// While set, no call except updates is executed, and these other calls end at their deadlines. An update is
-    /// committed at once if no earlier call is outstanding.
+    /// Whether only updates are executed, and all other calls end at their deadlines. An update is committed at once if
+    /// no earlier call is outstanding.
     pub hold_bypasses: bool,
-    /// Duration of each bypass.
+    /// Duration of the execution of each bypass.
     pub delay: Duration,
     /// Maximum number of calls outstanding; 0: no limit.
     pub queue_max: usize,
     /// If set, calls end with this outcome and are not executed.
     pub outcome: Option<Outcome>,
-    /// The store's answer about itself; `None`: the true one.
+    /// The reply that names the store; `None`: the reply with the true name.
     pub address: Option<Bytes>,
-    /// From now on the endpoint works on this store, as after a failover.
+    /// The store on which the endpoint works from now on, as after a failover.
     pub moved: Option<SocketAddr>,
     /// The owner of the records; empty: the records have no owner.
     pub owner: String,
     /// Number of marks opened and ended. The sessions of marks are numbered from [`MARKS_FROM`].
     pub marks: (u32, u32),
-    /// While set, no mark is confirmed.
+    /// Whether no mark is confirmed.
     pub hold_marks: bool,
     /// Whether the front may read from the store directly.
     pub reads_allowed: bool,
     /// All payloads of updates, as text.
     pub updates: Vec<String>,
-    /// All payloads of bypasses: read-only or not, form, number of commands.
+    /// All bypasses: whether the bypass is read-only, its form, and its number of commands.
     pub bypasses: Vec<(bool, Form, usize)>,
     /// Number of questions for the store's facts, which a HELLO causes.
     pub greetings: u32,
@@ -219,7 +219,7 @@ pub struct Knobs {
     pub close: Option<(SessionHandle, bool)>,
     /// The head's answer to a READ of these hashes; `None`: the head accepts no READ.
     pub answer: Option<fn(&Knobs, &[u64]) -> ReadAnswer>,
-    /// The head does not answer yet.
+    /// Whether the head does not answer yet.
     pub is_slow: bool,
     /// Number of READs that asked which order a replica must have applied.
     pub asked_replicas: u64,
@@ -250,7 +250,7 @@ struct Pending {
     deadline: Time,
 }
 
-/// An endpoint that executes calls on a real server when the front flushes, in the order of submission.
+/// An endpoint that executes the calls on a real server in the order of their submission, when the front flushes.
 pub struct Executor {
     knobs: Arc<Mutex<Knobs>>,
     store: SocketAddr,
@@ -312,7 +312,7 @@ impl Executor {
         Ok(call)
     }
 
-    /// Ends calls whose deadlines have passed. Only the first call of each session counts as sent.
+    /// Ends calls whose deadlines have passed. In each session only the first outstanding call counts as sent.
     fn expire(&mut self) {
         let mut sent = std::collections::HashSet::new();
         let (now, events) = (self.now, &mut self.events);
@@ -384,8 +384,8 @@ fn run(client: &mut Client, commands: &Commands<'_>) -> Vec<u8> {
         .collect()
 }
 
-/// Runs at most `most` parts of a pack (0: all). As stores do, ends the pack before a read whose reply is
-/// longer than `reply_max`.
+/// Runs at most `most` parts of a pack (0: all). Like a store, ends the pack before a read whose reply is longer than
+/// `reply_max`.
 fn run_pack(client: &mut Client, commands: &Commands<'_>, most: usize, reply_max: usize) -> Bytes {
     let (mut count, mut replies) = (0, Vec::new());
     for unit in commands.units() {
@@ -428,7 +428,7 @@ impl Calls for Executor {
         let commands = Commands::parse(p).expect("valid payload");
         // The front's question for the store's commands may come at any time.
         let asks = commands.count == 2 && p.ends_with(b"*1\r\n$7\r\nCOMMAND\r\n");
-        // The question for the store's facts, which the first HELLO causes.
+        // This is the question for the store's facts, which the first HELLO causes.
         let greets = commands.count == 2 && p.ends_with(b"$6\r\nMODULE\r\n$4\r\nLIST\r\n");
         let mut knobs = self.knobs.lock().expect("knobs");
         knobs.greetings += u32::from(greets);
@@ -605,14 +605,14 @@ impl Running {
 
     pub fn start_with(redis: &Redis, change: impl FnOnce(&mut FrontConfig)) -> Running {
         Running::start_as(redis, Knobs::default(), |config| {
-            // Most tests are about bypasses.
+            // Most tests are about bypasses, so they use no cache.
             config.cache = Cache::Off;
             change(config);
         })
     }
 
-    /// Starts as [`Running::start_with`] does. Also returns the number of clients so far that were closed because they did
-    /// not read, as an observer sees it while the front runs.
+    /// Starts like [`Running::start_with`]. Also returns the number of clients that were closed because they did not
+    /// read. An observer counts it while the front runs.
     pub fn start_watched(
         redis: &Redis,
         change: impl FnOnce(&mut FrontConfig),
@@ -640,7 +640,7 @@ impl Running {
         run: impl FnOnce(Front<Executor>) -> Result<Counters, FrontError> + Send + 'static,
     ) -> Running {
         let mut config = FrontConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)));
-        // The tests about users set another value.
+        // The tests about users set `access` to another value.
         config.access = Access::Anyone;
         change(&mut config);
         let knobs = Arc::new(Mutex::new(knobs));
@@ -658,7 +658,7 @@ impl Running {
             stopper,
             thread: Some(thread),
         };
-        // At its start the front asks once on its own, before any client sends a request.
+        // When it starts, the front asks once for itself, before any client sends a request.
         eventually("the front has asked", || running.knobs().sessions == (1, 1));
         let mut knobs = running.knobs();
         knobs.bypasses.clear();
@@ -671,7 +671,7 @@ impl Running {
         Client::connect(self.address)
     }
 
-    /// Returns the name of the thread that serves.
+    /// Returns the name of the thread in which the front serves.
     pub fn thread_name(&self) -> String {
         format!("front-{}", self.address.port())
     }
@@ -682,7 +682,7 @@ impl Running {
 }
 
 impl Running {
-    /// Ends the front. Returns the counts of reads by the way in which they were answered.
+    /// Ends the front. Returns the numbers of reads by the source of their answers.
     pub fn stop(mut self) -> Counters {
         self.stopper.stop();
         let thread = self.thread.take().expect("it runs");

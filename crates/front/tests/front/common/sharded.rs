@@ -1,4 +1,4 @@
-//! A router over shards. Each shard is a real redis-server with a complete front of its own.
+//! A router with its shards. Each shard is a real redis-server with a complete front of its own.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ pub struct Sharded {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Starts shards with these slots; `None` without a redis-server.
+/// Starts shards with these slots; returns `None` if there is no redis-server.
 pub fn start(slots: &[&str]) -> Option<Sharded> {
     start_with(slots, &[], |_| {}, |_| {})
 }
@@ -101,7 +101,7 @@ impl Sharded {
         Client::connect(self.address)
     }
 
-    /// Gives the router another map: slots of each shard, and slots that are being moved.
+    /// Gives the router another map: the slots of each shard, and the slots that are being moved.
     pub fn change_map(&self, slots: &[&str], moving: Option<&str>) {
         let parse = |text: &&str| parse_slots(text).expect("slots");
         let ranges: Vec<_> = slots.iter().map(parse).collect();

@@ -1,8 +1,8 @@
 //! The exact bytes that a connection sends to the client, to the network, and to the store.
 //!
-//! Inputs: every file of `fuzz/corpus/redis_front`, and the commands of the other tests of this program
-//! (`scripts.txt`), each in several worlds. The file `transcripts.txt` has the length and a hash of the bytes
-//! in each direction. A change of one byte fails the test.
+//! The inputs are every file of `fuzz/corpus/redis_front`, and the commands of the other tests of this program
+//! (`scripts.txt`). Each input runs in several worlds. The file `transcripts.txt` has the length and a hash of the
+//! bytes in each direction. A change of one byte fails the test.
 //!
 //! - `UPDATE=1 cargo test -p pmnet-front --test front pinned::` accepts the present bytes.
 //! - `PINNED=DIR cargo test …` also writes all transcripts to `DIR`, so that two versions can be compared with `diff -r`.
@@ -18,7 +18,7 @@ mod scripts;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-/// The bytes that a connection sent for one input.
+/// One input, and the bytes that a connection sent for it.
 struct Case {
     name: String,
     /// Bytes to the client, to the network, and to the store.
@@ -27,7 +27,8 @@ struct Case {
 
 const DIRECTIONS: [&str; 3] = ["client", "upstream", "store"];
 
-/// Number of hexadecimal digits of a corpus file's name that are kept: enough to tell the files apart.
+/// Number of hexadecimal digits that are kept of the name of a corpus file. So many digits are enough to tell the files
+/// apart.
 const NAME_DIGITS: usize = 12;
 
 /// Computes the FNV-1a hash.

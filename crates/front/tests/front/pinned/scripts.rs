@@ -1,4 +1,4 @@
-//! The commands of the other tests, for a connection whose network and store are simulated in this file.
+//! Runs the commands of the other tests on a connection whose network and store are simulated in this file.
 //!
 //! All answers depend on the question alone, so a transcript is a function of the script and its world.
 
@@ -19,11 +19,11 @@ use pmnet_wire::command::{Commands, Form, NO_ADDRESS};
 use super::{Case, hash};
 use crate::common::command;
 
-/// A command's time, in nanoseconds.
+/// Time that a command may take, in nanoseconds.
 const TIMEOUT: Time = 1_000_000_000;
-/// The server's answer about its store.
+/// The name of the store that the simulated server gives.
 const NAME: &str = "redis://127.0.0.1:6379/?run_id=a&records=pmnet:{0}&owner=o";
-/// The store's replies to commands that this simulation does not implement.
+/// The simulated store's replies to commands that the simulation does not implement.
 const REPLIES: &[&[u8]] = &[
     b"+OK\r\n",
     b":1\r\n",
@@ -34,18 +34,18 @@ const REPLIES: &[&[u8]] = &[
     b"*1\r\n*7\r\n$3\r\nget\r\n:2\r\n*0\r\n:0\r\n:0\r\n:0\r\n*0\r\n",
 ];
 
-/// The environment of a script.
+/// The environment in which a script runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum World {
-    /// A Redis; reads are bypasses.
+    /// The store is a Redis, and all reads are bypasses.
     Redis,
-    /// As `Redis`, and the head is asked: it says MISS, and the store is read from.
+    /// The store is a Redis. The head answers MISS, and reads go to the store directly.
     Reads,
-    /// A Redis, and a client that speaks RESP3.
+    /// The store is a Redis, and the client speaks RESP3.
     Resp3,
-    /// A store that is no Redis.
+    /// The store is an embedded store.
     Embedded,
-    /// A Redis whose connections break from time to time after a passed command.
+    /// The store is a Redis, and its connections break from time to time after a passed command.
     Breaks,
 }
 
@@ -62,7 +62,7 @@ struct Call {
     update: bool,
 }
 
-/// The network.
+/// The simulated network and server.
 #[derive(Default)]
 struct Net {
     sessions: u32,
@@ -122,13 +122,13 @@ impl Calls for Net {
     }
 }
 
-/// The other end of the client's own connection to the store.
+/// The simulated store at the other end of the client's own connection.
 #[derive(Default)]
 struct Redis {
     /// Number of the client's connection.
     number: u64,
     inbox: Vec<u8>,
-    /// Number of commands queued after MULTI.
+    /// Number of commands queued after MULTI; `None` outside of MULTI.
     queued: Option<usize>,
     subscribed: usize,
 }
@@ -269,7 +269,7 @@ impl Stage {
         self.connection.receive(&command(line));
     }
 
-    /// Answers everything until nothing changes any more.
+    /// Answers all calls and questions, until nothing changes any more.
     fn settle(&mut self) {
         for _ in 0..1000 {
             self.shared.now += 1000;

@@ -1,5 +1,5 @@
-//! A real redis-server on a free port with a directory of its own, and helpers that make payloads. The server is
-//! killed, and its directory removed, when this value is dropped.
+//! A real redis-server on a free port with a directory of its own, and helpers that make payloads. When this value is
+//! dropped, the server is killed and its directory is removed.
 
 #[allow(dead_code, reason = "the laboratory uses all of it")]
 #[path = "../../../../lab/src/harness/claims.rs"]
@@ -22,10 +22,10 @@ use pmnet_wire::command::{Form, Protocol, preamble};
 
 use server::RedisServer;
 
-/// Longest wait for a server to come up.
+/// Longest wait until a server answers.
 const START: Duration = Duration::from_secs(20);
 
-/// A mark that Redis is asked to send after a reply.
+/// A text that Redis is asked to send after a reply.
 const MARK: &str = "--mark--";
 /// `appendfsync always` unless the options say otherwise.
 const BASE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
@@ -52,7 +52,7 @@ impl Redis {
         Some(Redis { port, server })
     }
 
-    /// Starts the process (again), without waiting until it answers.
+    /// Starts the process, for the first time or again, without waiting until it answers.
     pub fn run(&mut self) {
         self.server.run();
     }
@@ -79,7 +79,7 @@ impl Redis {
     }
 
     /// Kills the server, appends these commands to its AOF without the last byte of the last command, and starts the
-    /// server: as if Redis had died in the middle of that write.
+    /// server again. The AOF then has the state after a Redis has died in the middle of that write.
     pub fn tear_aof(&mut self, commands: &[&[&str]]) {
         self.kill();
         let mut torn = Vec::new();
@@ -101,8 +101,8 @@ impl Redis {
         self.last_aof().metadata().unwrap().len()
     }
 
-    /// Kills the server, cuts its AOF to this length, and starts it: as if the power had failed before the rest was
-    /// synced.
+    /// Kills the server, cuts its AOF to this length, and starts it again. The AOF then has the state after a power
+    /// failure before the rest was synced.
     pub fn lose_aof_after(&mut self, bytes: u64) {
         self.kill();
         let file = std::fs::OpenOptions::new()
@@ -128,8 +128,8 @@ impl Redis {
         files.max_by_key(number).expect("an AOF")
     }
 
-    /// Kills the server and starts it until it serves: if an AOF file that is not the last is torn, Redis ends at the
-    /// first start.
+    /// Kills the server, and starts it until it serves. If an AOF file that is not the last file is torn, Redis exits
+    /// at the first start.
     pub fn restart_patiently(&mut self) {
         for _ in 0..2 {
             self.kill();
@@ -149,12 +149,12 @@ impl Redis {
         pmnet_store::open(&self.url(), 0).unwrap()
     }
 
-    /// Sends one command on a connection of its own, as a reader that uses Redis directly.
+    /// Sends one command on a connection of its own, like a client that uses Redis directly.
     pub fn call(&self, arguments: &[&str]) -> String {
         self.exchange(Vec::new(), arguments).unwrap()
     }
 
-    /// Sends one command after a login with this password; the reply to the login, +OK, comes first.
+    /// Sends one command after a login with this password. The reply to the login, +OK, comes first in the result.
     pub fn call_as(&self, password: &str, arguments: &[&str]) -> String {
         let mut out = Vec::new();
         write_command(&mut out, &["AUTH", password]);
@@ -167,7 +167,7 @@ impl Redis {
         write_command(&mut out, arguments);
         write_command(&mut out, &["ECHO", MARK]);
         stream.write_all(&out)?;
-        // The mark ends the reply; the connection may stay open, because a child of Redis that saves holds it.
+        // The mark ends the reply. The connection may stay open, because a child process of Redis that saves holds it.
         let end = format!("${}\r\n{MARK}\r\n", MARK.len());
         let mut reply = Vec::new();
         while !reply.ends_with(end.as_bytes()) {
@@ -193,7 +193,7 @@ pub fn bulk(reply: &str) -> Option<String> {
     (head.starts_with('$') && head != "$-1").then(|| rest.strip_suffix("\r\n").unwrap().to_owned())
 }
 
-/// Returns a payload; commands as words separated by spaces.
+/// Makes a payload. Each command is a string of words separated by spaces.
 pub fn payload(form: Form, protocol: Protocol, database: u32, commands: &[&str]) -> Bytes {
     let mut out = preamble(form, protocol, database).to_vec();
     for command in commands {
@@ -202,19 +202,19 @@ pub fn payload(form: Form, protocol: Protocol, database: u32, commands: &[&str])
     out.into()
 }
 
-/// Returns a payload of one command, RESP2, database 0.
+/// Makes a payload of one command, in RESP2 and for database 0.
 pub fn single(command: &str) -> Bytes {
     payload(Form::Single, Protocol::Resp2, 0, &[command])
 }
 
-/// Returns a payload of one command with any arguments.
+/// Makes a payload of one command with any arguments.
 pub fn arguments(arguments: &[&[u8]]) -> Bytes {
     let mut out = preamble(Form::Single, Protocol::Resp2, 0).to_vec();
     write_command(&mut out, arguments);
     out.into()
 }
 
-/// Returns a payload of one command in either protocol.
+/// Makes a payload of one command in either protocol.
 pub fn script(protocol: Protocol, arguments: &[&str]) -> Bytes {
     let mut out = preamble(Form::Single, protocol, 0).to_vec();
     write_command(&mut out, arguments);
@@ -243,7 +243,7 @@ pub fn bare(redis: &Redis, protocol: Protocol, arguments: &[&str]) -> String {
         .to_owned()
 }
 
-/// Returns a batch of effects with a watermark.
+/// Makes a batch of effects with a watermark.
 pub fn batch(effects: &[Bytes], watermark: u64) -> Batch {
     let value = Bytes::copy_from_slice(&watermark.to_be_bytes());
     Batch {
@@ -279,7 +279,7 @@ pub fn read(store: &mut dyn Store, payload: Bytes) -> String {
     String::from_utf8_lossy(&replies[0]).into_owned()
 }
 
-/// Executes one state-changing request, and checks that the record has exactly its reply.
+/// Executes one state-changing request, and checks that its record has exactly this reply.
 pub fn change(store: &mut dyn Store, payload: Bytes) -> String {
     let prefix = Bytes::from_static(b"\x00\x07prefix");
     let request = Request {

@@ -1,6 +1,6 @@
-//! A TCP proxy between the store and Redis. The proxy holds the bytes of one connection, lets the store believe that
-//! the connection is dead, and delivers the bytes on the test's command, as if they had waited in a socket of a busy
-//! Redis. The proxy can also change Redis's answers, and run a function just before Redis gets a command.
+//! A TCP proxy between the store and Redis. The proxy can hold the bytes of one connection, and make the connection
+//! look dead to the store. Later it delivers the bytes on the test's command, as if they had waited in a socket of a
+//! busy Redis. The proxy can also change Redis's answers, and run a function just before Redis gets a command.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -11,22 +11,22 @@ use std::time::{Duration, Instant};
 /// Longest wait of the proxy for any event.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Longest text that may come in pieces.
+/// Longest text that the proxy recognizes if it comes in pieces.
 const TAIL_BYTES: usize = 64;
 
 /// State that connections share with the test.
 #[derive(Default)]
 struct Shared {
-    /// The next connection that sends this text is held from this text on.
+    /// If a connection sends this text next, the connection is held from this text on.
     needle: Option<Vec<u8>>,
     /// Text in answers of Redis, and the text that replaces it.
     replace: Option<(Vec<u8>, Vec<u8>)>,
     held: Option<Held>,
-    /// The function runs when Redis has all of this text except the last byte.
+    /// The function runs when Redis has got all of this text except the last byte.
     before: Option<(Vec<u8>, Deed)>,
 }
 
-/// Function that a test runs at a certain moment.
+/// A function that a test runs at a certain moment.
 type Deed = Box<dyn FnOnce() + Send>;
 
 /// A held connection.
@@ -34,17 +34,17 @@ struct Held {
     bytes: Vec<u8>,
     client: TcpStream,
     redis: TcpStream,
-    /// Passes answers on until it notices that the connection is held.
+    /// Passes Redis's answers on until the connection is held.
     answers: JoinHandle<()>,
 }
 
-/// The proxy. The proxy ends with the test.
+/// A proxy, which ends with the test.
 pub struct Proxy {
     pub port: u16,
     shared: Arc<Mutex<Shared>>,
 }
 
-/// Bytes that were kept back.
+/// The bytes of a held connection.
 pub struct Late {
     bytes: Vec<u8>,
     redis: TcpStream,
@@ -77,7 +77,7 @@ impl Proxy {
         self.shared.lock().unwrap().replace = Some((from.into(), to.into()));
     }
 
-    /// When `needle` comes next, `deed` runs before Redis gets the last byte of `needle`.
+    /// Runs `deed` when `needle` comes next, before Redis gets the last byte of `needle`.
     pub fn before(&self, needle: &str, deed: impl FnOnce() + Send + 'static) {
         self.shared.lock().unwrap().before = Some((needle.into(), Box::new(deed)));
     }
@@ -94,8 +94,8 @@ impl Proxy {
         shared.needle = Some(needle.into());
     }
 
-    /// Waits until a connection is held and has sent a whole call, which ends with `end`. Then the store sees the
-    /// connection closed. The function runs on a thread of its own, because the store waits at the same time.
+    /// Waits until a connection is held and has sent a whole call, whose end is `end`. Then the store sees the
+    /// connection closed. The function waits in a thread of its own, because the store waits at the same time.
     pub fn cut_after(&self, end: &str) -> JoinHandle<Late> {
         let shared = Arc::clone(&self.shared);
         let end = end.as_bytes().to_vec();
@@ -130,9 +130,10 @@ impl Proxy {
 }
 
 impl Late {
-    /// Delivers the held bytes, and returns Redis's answer after all of them were executed.
+    /// Delivers the held bytes, and returns Redis's answer after Redis has executed all of them.
     pub fn deliver(mut self) -> String {
-        // Otherwise this thread would take the answer, and pass it to a closed connection.
+        // The thread must end first. If the thread continued, it would take the answer, and pass it to a closed
+        // connection.
         self.answers.join().unwrap();
         self.redis.write_all(&self.bytes).unwrap();
         self.redis.shutdown(Shutdown::Write).unwrap();
@@ -146,7 +147,7 @@ impl Late {
 fn serve(client: TcpStream, redis: TcpStream, shared: &Arc<Mutex<Shared>>) {
     let (mut from_client, mut to_redis) = (client.try_clone().unwrap(), redis.try_clone().unwrap());
     let (mut from_redis, mut to_client) = (redis, client);
-    // When the connection is held, answers are no longer passed on: the test reads them.
+    // While the connection is held, answers are not passed on, because the test reads them.
     from_redis
         .set_read_timeout(Some(Duration::from_millis(2)))
         .unwrap();
@@ -185,7 +186,7 @@ fn serve(client: TcpStream, redis: TcpStream, shared: &Arc<Mutex<Shared>>) {
         let mut piece = vec![0; 1 << 16];
         let mut held = false;
         let mut answers = Some(answers);
-        // The last bytes that were passed on.
+        // The last bytes that were passed to Redis.
         let mut tail: Vec<u8> = Vec::new();
         while let Ok(length @ 1..) = from_client.read(&mut piece) {
             let bytes = &piece[..length];

@@ -1,11 +1,11 @@
 //! Random commands, of which some are wrong.
 //!
-//! A template is words separated by spaces. `<name>` is drawn from a pool, `[ a | b ]` is an option that may be left
-//! out, `{ a | b }` is a choice, and a `*` after either repeats it.
+//! A template is words separated by spaces. `<name>` is chosen at random from a pool. `[ a | b ]` is an option that may
+//! be left out. `{ a | b }` is a choice. A `*` after one of these repeats it.
 
 use super::random::Random;
 
-/// One command, its name first.
+/// One command. The first element is its name.
 pub type Command = Vec<Vec<u8>>;
 
 /// Commands that only read.
@@ -164,7 +164,7 @@ pub const WRITES: &[&str] = &[
     "MOVE <any> { 0 | 1 | 2 | 16 | <number> }",
 ];
 
-/// Commands that wait, but not in a transaction.
+/// Commands that wait, unless they stand in a transaction.
 pub const BLOCKING: &[&str] = &[
     "BLPOP { <l> | <any> }* <wait>",
     "BRPOP { <l> }* <wait>",
@@ -176,7 +176,7 @@ pub const BLOCKING: &[&str] = &[
     "BZMPOP <wait> { 1 <z> | 2 <z> <z> | <count> <z> } { MIN | MAX } [ COUNT <count> ]",
 ];
 
-/// Commands that are drawn rarely, because they would keep all collections small.
+/// Commands that are chosen rarely, because they would keep all collections small.
 pub const RARE: &[&str] = &[
     "FLUSHALL [ SYNC | ASYNC | <value> ]",
     "FLUSHDB [ SYNC | ASYNC ]",
@@ -389,7 +389,7 @@ const SECONDS: &[&str] = &[
     "x",
 ];
 const CURSORS: &[&str] = &["0", "x", "-", "", "18446744073709551616", " 1"];
-/// Absolute times, far from the time of any test.
+/// Absolute times that are far from the time of any test.
 const SECOND: &[&str] = &[
     "32503680000",
     "32503690000",
@@ -403,7 +403,7 @@ const SECOND: &[&str] = &[
 /// Settings of the random commands.
 #[derive(Clone, Copy)]
 pub struct Grammar {
-    /// Draws many members, also in one command, so that collections become large.
+    /// Whether many members are chosen, also in one command, so that collections become large.
     pub wide: bool,
 }
 
@@ -524,7 +524,8 @@ impl Grammar {
     }
 }
 
-/// Limits values to a size that a million commands can bear, and avoids what Redis leaves undefined.
+/// Limits values to sizes at which a million commands are possible, and avoids forms whose result Redis leaves
+/// undefined.
 fn tame(command: &mut Command) {
     let name = command[0].to_ascii_uppercase();
     let large = |text: &Vec<u8>, limit: u64| {

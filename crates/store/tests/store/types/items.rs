@@ -1,5 +1,5 @@
-//! Changes of memcached's items: compares the packet store's own command with the script that a Redis runs, with the
-//! same arguments.
+//! Changes of memcached's items. The test compares the packet store's own command with the script that a Redis runs,
+//! with the same arguments.
 
 use pmnet_wire::command::Protocol;
 use pmnet_wire::item::{COMMAND, Change, Item, Mode, SCRIPT, Touch};
@@ -8,7 +8,7 @@ use super::random::Random;
 use super::sides::{Ours, Side, Theirs};
 
 const CHANGES: usize = 5_000;
-/// A time of expiry that is still ahead when the test ends, and one that has passed.
+/// Times of expiry: never, two times after the end of the test, and a time that has passed.
 const TIMES: [u64; 4] = [0, 4_000_000_000_000, 5_000_000_000_000, 1];
 const NUMBERS: [&[u8]; 18] = [
     b"0",
@@ -38,7 +38,8 @@ fn data(random: &mut Random) -> Vec<u8> {
     random.pick(&NUMBERS).to_vec()
 }
 
-/// Returns the arguments of a random change. Only a few unique numbers are used, so that conditions sometimes hold.
+/// Returns the arguments of a random change. There are only a few unique numbers to choose from, so that conditions
+/// sometimes hold.
 fn change(random: &mut Random) -> Vec<Vec<u8>> {
     let some = |random: &mut Random, limit| (random.below(3) == 0).then(|| random.below_u64(limit));
     let flag = |random: &mut Random| random.below(2) == 0;
@@ -46,7 +47,7 @@ fn change(random: &mut Random) -> Vec<Vec<u8>> {
         0 => Touch::Until(random.pick(&TIMES)),
         _ => Touch::Keep,
     };
-    // Numbers around the value where the lowest byte carries.
+    // The numbers lie around the value where the lowest byte overflows.
     let unique = |random: &mut Random| 253 + random.below_u64(6);
     let compare = |random: &mut Random| some(random, 6).map(|number| 253 + number);
     let delta = |random: &mut Random| match random.below(3) {
@@ -91,7 +92,7 @@ fn words(words: &[&[u8]]) -> Vec<Vec<u8>> {
     words.iter().map(|word| word.to_vec()).collect()
 }
 
-/// Returns a reply without the remaining time of the item, which differs by milliseconds between both stores.
+/// Returns a reply without the remaining time of the item, which differs by milliseconds between the two stores.
 fn without_time(reply: &[u8]) -> String {
     let text = reply.escape_ascii().to_string();
     let parts = text

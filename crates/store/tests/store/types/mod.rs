@@ -1,7 +1,7 @@
-//! Compares the data types of the packet store with those of a real Redis 7.0: the same commands must get the same
-//! replies. The random commands use few keys, so that they affect each other: right and wrong types, odd arguments,
-//! binary names. A failure names its seed. `PMNET_TYPES_SEED` runs a seed again, and `PMNET_TYPES_COMMANDS` sets the
-//! number of commands (`make types-diff`).
+//! Compares the data types of the packet store with those of a real Redis 7.0. The same commands must get the same
+//! replies. The random commands use few keys, so that the commands affect each other: keys of right and wrong types,
+//! odd arguments, binary names. If the test fails, its message has the seed. `PMNET_TYPES_SEED` runs a seed again, and
+//! `PMNET_TYPES_COMMANDS` sets the number of commands (`make types-diff`).
 
 mod cases;
 mod grammar;
@@ -17,11 +17,11 @@ use grammar::{BLOCKING, Command, Grammar, RARE, READS, WRITES};
 use pair::{DATABASES, Pair, may_be_chance};
 use random::Random;
 
-/// The packet store in its own file, and in a device's region beside the log.
+/// The packet store in a file of its own, and in a device's region beside the log.
 const SCHEMES: [&str; 2] = ["packet", "region"];
 /// Number of commands in the short form of the test.
 const COMMANDS: usize = 20_000;
-/// Commands that are sent together.
+/// Number of commands that are sent together.
 const BATCH: usize = 50;
 /// Maximum number of commands of a transaction.
 const TOGETHER: usize = 4;
@@ -64,7 +64,7 @@ fn batch(random: &mut Random, grammar: Grammar, reads: bool) -> Vec<Command> {
             break;
         }
         if let Some(Some(key)) = popped {
-            // The two stores have drawn different members.
+            // The two stores have chosen different random members, so the key is deleted.
             commands.push(vec![b"DEL".to_vec(), key]);
         } else if let (true, Some(key)) = (over, touched) {
             commands.push(vec![b"EXISTS".to_vec(), key]);

@@ -1,4 +1,4 @@
-//! Both stores, and the comparison of their replies.
+//! The two stores, and the comparison of their replies.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::random::Random;
 use super::replies;
 use super::sides::{Ours, Side, Theirs};
 
-/// Databases that are used.
+/// Number of databases that are used.
 pub const DATABASES: u64 = 3;
 /// Number of earlier commands that are shown with a difference.
 const SHOWN_BEFORE: usize = 15;
@@ -26,14 +26,15 @@ pub fn shown(command: &[Vec<u8>]) -> String {
 pub struct Pair {
     pub ours: Ours,
     theirs: Theirs,
-    /// Commands that were run.
+    /// Number of commands that were run.
     pub run: usize,
     /// Names of commands that got at least one reply other than an error.
     pub answered: BTreeSet<Vec<u8>>,
-    /// Commands that changed something since both stores were empty, with their databases.
+    /// Commands that changed something since both stores were last empty, each with its database.
     history: Vec<(u32, Command)>,
-    /// Number of transactions of a client that watched a key, and number of transactions that did not run.
+    /// Number of transactions of clients that watched a key.
     pub watched: usize,
+    /// Number of those transactions that did not run.
     pub aborted: usize,
     /// Texts of the differences that were found.
     pub differences: Vec<String>,
@@ -53,8 +54,8 @@ impl Pair {
         })
     }
 
-    /// Returns whether the command asks for a range by members of a sorted set whose scores differ, or for unsorted
-    /// elements of a set. Redis does not specify these answers, which depend on chance.
+    /// Returns whether the command asks for a range by members of a sorted set whose scores differ, or for elements of
+    /// a set without sorting them. Redis does not specify the replies to such commands.
     fn is_unspecified(&mut self, database: u32, command: &[Vec<u8>]) -> bool {
         if is_sort(command) {
             let look = [vec![b"TYPE".to_vec(), command[1].clone()]];
@@ -225,7 +226,7 @@ impl Pair {
         self.aborted += usize::from(ours == b"*-1\r\n");
     }
 
-    /// Returns the last commands with the same key.
+    /// Returns the last commands that used the same key.
     fn before(&self, command: &[Vec<u8>], database: u32) -> String {
         let Some(key) = command.get(1) else {
             return String::new();
@@ -369,7 +370,7 @@ fn is_sort(command: &[Vec<u8>]) -> bool {
     command.len() > 1 && command[0].to_ascii_uppercase().starts_with(b"SORT")
 }
 
-/// Returns whether the data decides if the command's reply depends on chance: a range by members, or SORT by equal
+/// Returns whether it depends on the data if the command's reply is specified: a range by members, or a SORT by equal
 /// values.
 pub fn may_be_chance(command: &[Vec<u8>]) -> bool {
     let name = command[0].to_ascii_uppercase();

@@ -1,6 +1,6 @@
 //! Repeatable random numbers.
 
-/// SplitMix64.
+/// The random numbers of SplitMix64.
 pub struct Random(u64);
 
 impl Random {

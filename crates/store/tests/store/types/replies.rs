@@ -1,10 +1,10 @@
-//! Compares replies byte for byte, except for elements without an order in Redis, times, and random members.
+//! Compares replies byte for byte. Exceptions are elements without an order in Redis, times, and random members.
 
 /// A reply as a tree, whose leaves are bytes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Node {
     Leaf(Vec<u8>),
-    /// Type of an aggregate reply, and its parts.
+    /// An aggregate reply: the byte of its type, and its parts.
     Branch(u8, Vec<Node>),
 }
 
@@ -16,7 +16,7 @@ fn line(bytes: &[u8]) -> (&[u8], usize) {
     (&bytes[..end], end + 2)
 }
 
-/// Reads one reply; returns it and its length.
+/// Parses one reply. Returns the reply and its length.
 pub fn parse(bytes: &[u8]) -> (Node, usize) {
     let (head, mut at) = line(bytes);
     let count = || -> i64 { std::str::from_utf8(&head[1..]).unwrap().parse().unwrap() };
@@ -63,21 +63,21 @@ pub fn split(mut bytes: &[u8]) -> Vec<Vec<u8>> {
     found
 }
 
-/// The way in which replies of a command are compared.
+/// How the two replies to a command are compared.
 enum Comparison {
     Exact,
-    /// Elements in any order.
+    /// The elements are equal, in any order.
     Unordered,
-    /// Pairs in any order: a map, or a flat array of the pairs.
+    /// The pairs of a map, or of a flat array, are equal, in any order.
     UnorderedPairs,
-    /// Only types and numbers of elements, which are drawn at random.
+    /// Types and numbers of elements are equal. The elements themselves are random.
     Shape,
-    /// Numbers that depend on the clock, in units of this many milliseconds.
+    /// The numbers depend on the clock. The value is the unit of the numbers in milliseconds.
     Time(i64),
-    /// A page of a scan: its elements in any order, the cursor is ignored.
+    /// The reply is a page of a scan. Its elements come in any order, and the cursor is ignored.
     Page,
-    /// Redis compares with strcoll(3), which stops at a zero byte: elements with the same bytes before it come in any
-    /// order.
+    /// Redis compares elements with strcoll(3), which stops at a zero byte. Elements that are equal up to a zero byte
+    /// come in any order.
     Collated,
 }
 
@@ -98,7 +98,7 @@ fn comparison(name: &[u8]) -> Comparison {
     }
 }
 
-/// Maximum number of milliseconds that the clocks of both sides may be apart.
+/// Maximum difference between the clocks of the two sides, in milliseconds.
 const APART_MS: i64 = 3000;
 
 fn sorted(node: Node, pairs: bool) -> Node {
@@ -133,7 +133,7 @@ fn number(bytes: &[u8]) -> Option<i64> {
         .ok()
 }
 
-/// Returns whether both replies answer the same command in the same state.
+/// Returns whether both replies can be answers to the same command in the same state.
 pub fn same(name: &[u8], ours: &[u8], theirs: &[u8]) -> bool {
     if ours == theirs {
         return true;

@@ -18,16 +18,16 @@ use super::grammar::Command;
 use super::replies;
 use crate::support::Redis;
 
-/// Something that runs commands.
+/// One of the two stores, which runs commands.
 pub trait Side {
-    /// Runs commands in one database; returns their replies.
+    /// Runs commands in one database, and returns their replies.
     fn run(&mut self, protocol: Protocol, database: u32, commands: &[Command]) -> Vec<Vec<u8>>;
 
-    /// Runs commands as one transaction; returns its reply.
+    /// Runs commands as one transaction, and returns the reply to the transaction.
     fn transact(&mut self, protocol: Protocol, database: u32, commands: &[Command]) -> Vec<u8>;
 }
 
-/// An embedded store in a file.
+/// An embedded store that is open.
 enum Open {
     Any(Box<dyn Store>),
     /// The store of a device, beside its log.
@@ -43,12 +43,12 @@ impl Open {
     }
 }
 
-/// An embedded store, and the address to open it again.
+/// An embedded store, and the address with which it is opened again.
 pub struct Ours {
     open: Option<Open>,
     url: String,
-    /// Number of strings that stayed where the log had them, and number of strings that were copied, before the last
-    /// time that the store was opened.
+    /// Number of strings that stayed where the log had them, and number of strings that were copied, until the store
+    /// was last opened.
     counts: [u64; 2],
     _directory: tempfile::TempDir,
 }
@@ -60,7 +60,7 @@ impl Ours {
         let directory = tempfile::tempdir_in("/dev/shm")
             .or_else(|_| tempfile::tempdir())
             .unwrap();
-        // Large enough for all that the commands write; the whole file is held in memory.
+        // The file is large enough for all that the commands write. The whole file is held in memory.
         let path = directory.path().join("store");
         let mut ours = Ours {
             open: None,
@@ -98,7 +98,7 @@ impl Ours {
         }
     }
 
-    /// Runs one payload; `reads`: it changes nothing and is sent as a read.
+    /// Runs one payload. `reads`: whether the payload changes nothing and is sent as a read.
     pub fn execute(&mut self, payload: Vec<u8>, reads: bool) -> Vec<u8> {
         let request = Request {
             source: pmnet_server::Source::default(),
@@ -111,8 +111,8 @@ impl Ours {
         replies[0].to_vec()
     }
 
-    /// Runs one command as an update from the log, as a store device does. The client's reply to such a command does
-    /// not depend on the data.
+    /// Runs one command as an update from the log, in the way in which a store device applies it. The client's reply to
+    /// such a command does not depend on the data.
     fn apply(&mut self, payload: Vec<u8>) -> Vec<u8> {
         let Some(Open::Region(store)) = &mut self.open else {
             unreachable!("only a region has a log");
@@ -145,7 +145,7 @@ impl Ours {
         b"+OK\r\n".to_vec()
     }
 
-    /// Runs commands that only read; returns their replies.
+    /// Runs commands that only read, and returns their replies.
     pub fn read(
         &mut self,
         protocol: Protocol,
@@ -192,14 +192,14 @@ impl Side for Ours {
     }
 }
 
-/// Redis, on a connection for each protocol.
+/// A Redis, with a connection for each protocol.
 pub struct Theirs {
     connections: [TcpStream; 2],
     _redis: Redis,
 }
 
 impl Theirs {
-    /// `None` if there is no redis-server.
+    /// Returns `None` if there is no redis-server.
     pub fn new() -> Option<Theirs> {
         let redis = Redis::start(&["--appendonly", "no"])?;
         let connect = || {

@@ -1,5 +1,5 @@
-//! The steps of a passed command: the front's mark if the command may change the store, barrier, connection,
-//! command.
+//! The steps of a passed command, in order: the front's mark (if the command may change the store), a barrier, a
+//! connection, the command itself.
 //!
 //! The barrier's reply names the store that the server uses now. The command is sent only on a connection
 //! that leads to exactly that store ([`crate::store::identity`]). Any other connection is closed, and its
@@ -27,7 +27,7 @@ const READ: Submit = Submit::Bypass { read_only: true };
 const RECORDED: Submit = Submit::Bypass { read_only: false };
 
 impl Passing {
-    /// Takes the passed command through as many stages as it can pass now.
+    /// Takes the passed command through as many stages as are possible now.
     ///
     /// # Errors
     /// [`Later`]: a call could not be submitted now.
@@ -148,7 +148,7 @@ impl Passing {
         }
     }
 
-    /// Returns whether `call` belonged to the passage. If `call` did, this function advances the passage with the
+    /// Returns whether `call` belonged to the passage. For such a call, this function advances the passage with the
     /// call's outcome.
     pub(in crate::client) fn done(
         &mut self,
@@ -220,9 +220,9 @@ impl Passing {
         self.embedded_session_closed(face);
     }
 
-    /// All acknowledged writes are applied in the store with this name. If the connection leads to that
-    /// store, the command is sent. Otherwise the front makes a connection, asks again, or ends the passage if
-    /// it cannot continue.
+    /// Continues after the barrier: all acknowledged writes are applied in the store `name`. If the front's connection
+    /// leads to that store, the command is sent. If the connection does not lead to that store, the front makes a
+    /// connection, asks again, or ends the passage with an error.
     fn check_store(&mut self, face: &mut Face, name: &StoreName, shared: &Shared) {
         let stateful = self.stateful(&face.mode);
         let Some(passage) = &mut self.passage else {
@@ -284,7 +284,7 @@ impl Passing {
 }
 
 impl Passage {
-    /// The address of the store is known: continues with the next stage.
+    /// Continues with the next stage: the address of the store is known.
     fn store_found(&mut self) {
         self.stage = if self.kills() {
             Stage::Kill

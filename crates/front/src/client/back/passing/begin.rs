@@ -64,7 +64,7 @@ impl Passing {
     /// Begins to pass a command. All later commands of the client wait.
     ///
     /// # Errors
-    /// The reply to a command that may not pass.
+    /// The reply to a command that must not pass.
     pub(in crate::client) fn start(
         &mut self,
         face: &mut Face,
@@ -114,7 +114,7 @@ impl Passing {
             face.mode.passed_multi(),
             matches!(effect, Effect::Subscribe(_)),
         );
-        // Inside a passed MULTI, Redis only queues commands. The barrier before EXEC covers these commands.
+        // Inside a passed MULTI, Redis only queues the command. The barrier before EXEC covers all queued commands.
         let queued = in_multi && !matches!(effect, Effect::Exec { .. } | Effect::Discard);
         // A subscribed RESP2 client cannot write, so there is no write for which a barrier would wait. The client's
         // last write came before its first subscription, and the barrier of that subscription covered the write.
@@ -168,7 +168,7 @@ impl Passing {
     /// Passes a command of a client that watches or monitors, or that is subscribed with RESP2.
     ///
     /// # Errors
-    /// The reply to a command that may not pass; a transaction fails with it.
+    /// The reply to a command that must not pass. If the client is in a transaction, the transaction fails, too.
     pub(in crate::client) fn pass_command(
         &mut self,
         face: &mut Face,
@@ -198,7 +198,7 @@ impl Passing {
             _ if face.mode.watches() && verdict.facts.is_none() => {
                 return Err(unknown_command(arguments));
             }
-            // In this state Redis itself executes only commands about subscriptions.
+            // For a client in this mode, Redis itself executes only commands about subscriptions.
             _ if !face.mode.watches() => self.with_sentinel(face.id),
             Action::Local(Local::Hello | Local::Auth)
             | Action::Pass(Pass::Subscribe | Pass::Monitor) => {

@@ -1,9 +1,10 @@
 //! A second barrier that confirms the reply to a command that passed through (`docs/spec/reads.md` §5).
 //!
-//! If the server waits for replicas or for a sync, the store's own reply is weaker than a reply of the
-//! server, because the effect can be lost with the store. So the reply waits for a second barrier, which the
-//! server records like a write. The barrier's answer is as durable as configured, and so is everything that
-//! the same store did before. If the answer names another store, the outcome of the command is unknown.
+//! If the server waits for replicas or for a sync, its replies promise more than those of the store on the client's own
+//! connection: after a reply of the store, the effect can still be lost with the store. So the reply waits for a second
+//! barrier, which the server records like a write. The answer to this barrier is as durable as configured, and so is
+//! everything that the same store did before the barrier. If the answer names another store, the outcome of the command
+//! is unknown.
 
 use bytes::Bytes;
 
@@ -20,7 +21,7 @@ use crate::upstream::{CallId, Outcome, Time};
 /// The store's reply, which is held until the server has confirmed it.
 pub(super) struct Answer {
     reply: Bytes,
-    /// Whether the time for the confirmation has begun.
+    /// Whether the time for the confirmation has begun to run.
     timed: bool,
 }
 
@@ -71,8 +72,8 @@ impl Passing {
         }
     }
 
-    /// Returns whether `call` asked for a confirmation. If `call` did, the client gets the reply, or the error that its
-    /// outcome is unknown.
+    /// Returns whether `call` asked for a confirmation. For such a call, the client gets the reply, or the error that
+    /// its outcome is unknown.
     pub(super) fn confirm(
         &mut self,
         face: &mut Face,

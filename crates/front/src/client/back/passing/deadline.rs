@@ -2,13 +2,13 @@
 //!
 //! The time of a command begins when the front has read it. If the command waits for earlier commands of its client,
 //! its time begins when the previous command is answered, so a pipeline may be long. If a command gets no answer in
-//! time, it fails. Later commands that have waited for the same time fail at the same moment and are not sent. So the
-//! times of several commands do not add up. Two kinds of waits do not count: waits for a command that blocks, and waits
-//! for a client that does not read its replies ([`crate::client::arrivals`]).
+//! time, it fails. Later commands that have waited just as long fail at the same moment and are not sent. So several
+//! commands that wait together take no longer than one command. Two kinds of waits do not count: waits for a command
+//! that blocks, and waits for a client that does not read its replies ([`crate::client::arrivals`]).
 //!
-//! A passed command has a deadline for being sent and, unless it blocks, one for its answer. A blocking command, a
-//! subscriber and a monitor may wait while the store is alive. The store counts as dead when its process has answered
-//! no client during one command's time. If a client disconnects, its wait ends at once.
+//! A passed command has a deadline for being sent. A passed command that does not block has another deadline, for its
+//! answer. A blocking command, a subscriber and a monitor may wait while the store is alive. The store counts as dead
+//! when its process has answered no client during one command's time. If a client disconnects, its wait ends at once.
 
 use pmnet_wire::StoreName;
 
@@ -71,9 +71,9 @@ impl Passing {
         shared.now >= direct.proof.saturating_add(shared.call_timeout)
     }
 
-    /// The server now uses the store with this name. A command that waits for another store ends as if its
-    /// connection were lost. An idle connection with state (a watch) fails at its next use. Returns whether
-    /// anything has changed.
+    /// Notes that the server now uses the store with this name. A command that waits for another store ends as if its
+    /// connection were lost. An idle connection with state (a watch) fails at its next use. Returns whether anything
+    /// has changed.
     pub(in crate::client) fn store_named(&mut self, face: &mut Face, name: &StoreName) -> bool {
         let other = self
             .direct

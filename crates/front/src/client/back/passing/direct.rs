@@ -29,19 +29,19 @@ const FENCE: &str = "pmnet-fence";
 pub(super) struct Direct {
     /// Number of the connection among the connections of this client.
     pub(super) serial: u64,
-    /// Sends and matches the front's own commands, a few for each passage. Replies to client commands are
-    /// known by their order.
+    /// The front's own commands on this connection, a few for each passage, and the matching of replies to them.
+    /// Replies to client commands are recognized by their order.
     pub(super) line: Line<Own>,
     pub(super) tls: Option<ClientTls>,
-    /// Bytes were written since the last command was put into the outbox, so the store may have executed a part of that
-    /// command.
+    /// Whether bytes were written since the last command was put into the outbox. If bytes were written since, the
+    /// store may have executed a part of that command.
     pub(super) used: bool,
     pub(super) database: u32,
     pub(super) protocol: Protocol,
-    /// Identity of the Redis at the other end, once known.
+    /// Identity of the Redis at the other end, once the identity is known.
     pub(super) found: Option<Found>,
     asked: Found,
-    /// Bytes came from the store since [`Direct::proof`] was updated.
+    /// Whether bytes came from the store since [`Direct::proof`] was updated.
     pub(super) heard: bool,
     /// The time when the store was last known to answer.
     pub(super) proof: Time,
@@ -50,21 +50,22 @@ pub(super) struct Direct {
     /// Number of subscribed patterns; channels are not counted.
     pub(super) patterns: u64,
     pub(super) subscribed_sharded: u64,
-    /// The store's error for the write that precedes WAIT.
+    /// The store's error for the front's write that precedes WAIT.
     pub(super) refused: Option<Bytes>,
-    /// The answer to a fence has just come.
+    /// Whether the answer to a fence has just come.
     pub(super) passed_fence: bool,
     /// The store, with the front's own login.
     store: StoreAddress,
-    /// Credentials for the client's commands, tried in this order. Empty: the front's own login serves.
+    /// Credentials with which the client's commands run, tried in this order. Empty: the client's commands run with the
+    /// front's own login.
     client: Vec<Arc<Credentials>>,
     /// Number of credentials tried since the connection was logged in as the front.
     tried: usize,
-    /// The connection is logged in as the client.
+    /// Whether the connection is logged in as the client.
     is_client: bool,
-    /// Place of the server's records in the connected store, once the store was asked about them.
+    /// Place of the server's records in the connected store, once the store has been asked for them.
     records: String,
-    /// A command has set a state of this connection, as far as is known.
+    /// Whether a command has set a state of this connection, as far as the front knows.
     pub(super) has_state: bool,
 }
 
@@ -122,8 +123,8 @@ impl Direct {
         self.line.ask(Own::Setting, command);
     }
 
-    /// If the connection is logged in as the client, logs in as the front. The client may have no right for
-    /// the next command.
+    /// If the connection is logged in as the client, logs in as the front. The client's user may have no right for the
+    /// next command.
     pub(super) fn act_as_front(&mut self) {
         self.tried = 0;
         if !std::mem::take(&mut self.is_client) {
@@ -144,10 +145,10 @@ impl Direct {
         }
     }
 
-    /// Returns whether the next added command runs as the client. If the command runs as the front, this function logs
-    /// in as the client as soon as all earlier questions are answered, because some Redis versions report no wrong
-    /// password while an answer is still to be sent. The answer must be awaited: a command that follows a failed login
-    /// would run as the front.
+    /// Returns whether the connection is logged in as the user for the client's commands. If the connection is logged
+    /// in as the front, and all earlier questions are answered, this function sends the login. Some Redis versions do
+    /// not report a wrong password while another answer is still to be sent. The answer to the login must be awaited: a
+    /// command that follows a failed login would run as the front.
     pub(super) fn acts_as_client(&mut self) -> bool {
         if self.client.is_empty() || self.is_client {
             return true;
@@ -185,10 +186,9 @@ impl Direct {
         self.line.ask(Own::Owner, &ask_owner(records));
     }
 
-    /// Makes WAIT and WAITAOF wait for earlier writes of other connections. Redis 7.0 does so if the
-    /// connection has run any command. A newer Redis waits only for writes of the connection itself, so a key
-    /// is written and removed. The store may refuse that write (no memory, no replicas, no right): then WAIT
-    /// has that error.
+    /// Makes WAIT and WAITAOF wait for earlier writes of other connections. Redis 7.0 does so if the connection has run
+    /// any command. A newer Redis waits only for writes of the connection itself, so a key is written and removed. The
+    /// store may refuse that write (no memory, no replicas, no right). WAIT then gets the error of the write.
     pub(super) fn come_behind_writes(&mut self) {
         self.refused = None;
         let writes = |found: &Found| found.version >= OWN_WRITES_VERSION;
@@ -200,7 +200,7 @@ impl Direct {
         }
     }
 
-    /// Adds a question whose answer comes after all messages that the store has sent by then
+    /// Adds a question whose answer comes after all messages that the store sent before it got the question
     /// ([`super::fence`]).
     pub(super) fn fence(&mut self) {
         self.line.ask(Own::Fence, &[FENCE]);
@@ -258,7 +258,7 @@ impl Direct {
     }
 }
 
-/// Returns the reply to WAIT if the store has refused the write before it with this error.
+/// Returns the reply to a WAIT before which the store has refused the front's write with this error.
 fn no_marker(error: &str) -> Bytes {
     let (code, text) = error.split_once(' ').unwrap_or((error, ""));
     let code = code.trim_start_matches('-');

@@ -1,12 +1,11 @@
 //! WATCH and blocking commands at a store that is no Redis (`docs/spec/embedded-store.md` §8).
 //!
-//! Purpose: with an embedded store, commands that pass through to a Redis have no connection of their own.
-//! WATCH asks the store for the versions of keys, and EXEC sends these versions with the transaction, which
-//! runs if they are unchanged. A blocking command is sent like any other write, and the store does not wait.
-//! If its reply is null, the client waits in the front, which wakes it when its keys arrive (`waiting` of
-//! [`crate::shell`]).
-//! Invariants: an element is taken by one command, exactly once. A client that waits has no call under way unless it
-//! was woken.
+//! Purpose: with an embedded store, commands that pass through to a Redis have no connection of their own. WATCH asks
+//! the store for the versions of keys, and EXEC sends these versions with the transaction. The transaction runs if the
+//! versions are unchanged. A blocking command is sent like any other write, and the store does not wait. If the reply
+//! is null, the client waits in the front. The front wakes the client when one of its keys may have got an element
+//! (`waiting` of [`crate::shell`]). Invariants: each element is taken by exactly one command, once. A client that waits
+//! has no call under way unless it was woken.
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, Parser, Status, parse_integer, read, reply, write_command};
@@ -31,12 +30,12 @@ const WATCHED_BYTES_MAX: usize = 256 * 1024;
 /// Keys that a client watches.
 #[derive(Debug)]
 pub(super) struct Watching {
-    /// Start number of the store's process.
+    /// Start number of the store's process, by which a restart is recognized.
     start: i64,
     /// Database, version and name of each key.
     keys: Vec<(u32, i64, Bytes)>,
     bytes: usize,
-    /// The process has changed since the first WATCH: no transaction will run.
+    /// Whether the process has changed since the first WATCH. After a change of the process, no transaction will run.
     broken: bool,
 }
 
@@ -71,9 +70,9 @@ pub(super) struct Waits {
     keys: Vec<i64>,
     /// End of the wait; `None`: no end.
     until: Option<Time>,
-    /// A key arrived, or may have, while the command was trying.
+    /// Whether an element may have arrived at one of the keys while the command was tried.
     again: bool,
-    /// If the next try finds nothing, the wait ends with this reply.
+    /// `Some`: if the next try finds no element, the wait ends with this reply.
     ended: Option<Bytes>,
 }
 
@@ -129,7 +128,7 @@ fn end_of(seconds: &[u8], now: Time) -> Option<Option<Time>> {
     Some((wait > 0).then(|| now.saturating_add(wait)))
 }
 
-/// Whether this reply says that there is no element.
+/// Whether this reply says that the store had no element.
 pub(super) fn is_nothing(reply: &[u8]) -> bool {
     matches!(reply, b"*-1\r\n" | b"$-1\r\n" | b"_\r\n")
 }
@@ -147,7 +146,7 @@ fn with_arguments<T>(frame: &[u8], look: impl FnOnce(&Arguments<'_>) -> T) -> Op
 }
 
 impl Passing {
-    /// Handles the passed command at a store that is no Redis. If calls can serve the command, prepares the calls and
+    /// Handles a passed command at a store that is no Redis. If calls can serve the command, prepares the calls and
     /// returns true; otherwise returns false.
     pub(super) fn serve_embedded(&mut self) -> bool {
         let Some(passage) = &mut self.passage else {
@@ -232,7 +231,7 @@ impl Passing {
         Ok(())
     }
 
-    /// Returns whether `call` belonged to a command at an embedded store. If `call` did, this function advances the
+    /// Returns whether `call` belonged to a command at an embedded store. For such a call, this function advances the
     /// command with the call's outcome.
     pub(super) fn embedded_answered(
         &mut self,
@@ -252,8 +251,8 @@ impl Passing {
             Ok(reply) if watches => self.versions_known(face, &reply, shared),
             Ok(reply) if is_nothing(&reply) => self.nothing_yet(face, shared),
             Ok(reply) => self.end_wait(face, reply, shared.now),
-            // A WATCH that has failed has changed nothing at the store. But its client must not continue as
-            // if the keys were watched.
+            // A WATCH that has failed has changed nothing at the store. But its client must not continue as if it
+            // watched the keys.
             Err(error) if watches => self.give_up(face, error),
             Err(error) => self.end_wait(face, error, shared.now),
         }
@@ -324,7 +323,7 @@ impl Passing {
         self.end_wait(face, reply::OK, shared.now);
     }
 
-    /// The store had no element: the client waits, or its time is over.
+    /// Handles that the store had no element: the client waits, or its time is over.
     fn nothing_yet(&mut self, face: &mut Face, shared: &Shared) {
         let nothing = nothing(face.settings.selected.protocol);
         let database = face.settings.selected.database;
@@ -386,12 +385,12 @@ impl Passing {
         }
     }
 
-    /// Whether the client has found nothing and was not woken since.
+    /// Whether the client's last try has found nothing, and the client was not woken since.
     fn rests(&self) -> bool {
         matches!(self.stage(), Some(Stage::Rest(_)))
     }
 
-    /// Wakes the client: one of its keys may have arrived.
+    /// Wakes the client, because an element may have arrived at one of its keys.
     pub(in crate::client) fn wake(&mut self) {
         let Some(passage) = &mut self.passage else {
             return;
@@ -434,7 +433,7 @@ impl Passing {
         self.watches_here() || mode.watches()
     }
 
-    /// Whether the client watches keys at a store that is no Redis.
+    /// Whether the client watches keys at an embedded store.
     pub(in crate::client) fn watches_here(&self) -> bool {
         self.watching.is_some()
     }

@@ -26,8 +26,8 @@ impl Passing {
         face.pending.settle(error);
     }
 
-    /// Ends the passage with an error, and closes the client's connection. Otherwise commands after a failed WATCH
-    /// would run as if the keys were watched, or half of a reply would be taken for a whole reply.
+    /// Ends the passage with an error, and closes the client's connection. On an open connection, commands after a
+    /// failed WATCH would run as if the keys were watched. A half reply would be taken for a whole reply.
     pub(super) fn fail(&mut self, face: &mut Face, error: Bytes) {
         let broken = |passage: &Passage| passage.is_handed_on() || passage.effect == Effect::Watch;
         if self.passage.as_ref().is_some_and(broken) {
@@ -36,7 +36,7 @@ impl Passing {
         self.refuse(face, error);
     }
 
-    /// Ends the passage with an error. After that, state on the store's connection cannot be trusted.
+    /// Ends the passage with an error. After the error, the front does not rely on any state of the store's connection.
     pub(super) fn refuse(&mut self, face: &mut Face, error: Bytes) {
         if let Some(passage) = self.end_unanswered(face) {
             tracing::debug!(
@@ -53,7 +53,7 @@ impl Passing {
     }
 
     /// Ends the passage without an answer. Later commands that have waited for the same time must not wait for a
-    /// further whole deadline. A blocking command is an exception: it made the later commands wait.
+    /// further whole deadline. A blocking command is an exception: the later commands waited for it, not for the store.
     fn end_unanswered(&mut self, face: &mut Face) -> Option<Passage> {
         let passage = self.drop_passage()?;
         let waited = matches!(passage.stage, Stage::Sent | Stage::Confirm { .. });
@@ -61,14 +61,14 @@ impl Passing {
         Some(passage)
     }
 
-    /// The store has answered, but the effect may be lost with the store.
+    /// Ends a passed command that the store has answered, but whose effect may be lost with the store.
     pub(super) fn unconfirmed(&mut self, face: &mut Face, why: &str) {
         self.fail(face, reply::error(&format!(
             "ERR pmnet: outcome unknown (Redis answered, and then {why}); the command may or may not have taken effect"
         )));
     }
 
-    /// The store refuses the login of the client on its connection.
+    /// Ends a passage because the store refuses the client's login on its connection.
     pub(super) fn login_refused(&mut self, face: &mut Face, why: &str) {
         let name = self.passage.as_ref().map_or("", |passage| &passage.name);
         let why = why.trim_start_matches('-');
@@ -103,7 +103,7 @@ impl Passing {
         self.fail(face, reply::error(text));
     }
 
-    /// The connection to the store could not be made, or is lost.
+    /// Handles that the connection to the store could not be made, or is lost.
     pub(in crate::client) fn lost(&mut self, face: &mut Face, why: &str) {
         let stateful = self.stateful(&face.mode);
         if stateful && self.is_under_way() {
@@ -119,7 +119,7 @@ impl Passing {
             Some(passage @ Passage { stage: Stage::Connection(_), last_try: false, .. }) if !stateful => {
                 passage.last_try = true;
             }
-            // The store has already answered.
+            // The command already has the store's answer.
             Some(Passage { stage: Stage::Confirm { .. }, .. }) if !stateful => {}
             Some(Passage { stage: Stage::Confirm { .. }, .. }) => self.unconfirmed(face, why),
             Some(Passage { stage: Stage::Sent, .. }) if used => self.fail(face, reply::error(&format!(
@@ -132,7 +132,7 @@ impl Passing {
         }
     }
 
-    /// The connection does not lead to the store, and cannot be replaced.
+    /// Handles that the connection leads to another store and cannot be replaced.
     pub(super) fn lose_store(&mut self, face: &mut Face, name: &StoreName) {
         let Some(passage) = &self.passage else {
             return;
@@ -168,7 +168,7 @@ impl Passing {
         )));
     }
 
-    /// Gives the command its reply.
+    /// Gives the passed command its reply.
     pub(super) fn end_wait(&mut self, face: &mut Face, reply: Bytes, now: Time) {
         let waited = self
             .drop_passage()

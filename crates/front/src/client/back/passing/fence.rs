@@ -1,11 +1,11 @@
 //! PUBLISH of a RESP3 client to a channel to which it is subscribed. In Redis 7.0 the message comes before the reply,
 //! in newer versions right after the reply. The front keeps the order of the store's version.
 //!
-//! The message comes on the connection to the store, the reply comes from the server. When the reply has
-//! come, the front sends a command (a *fence*) on the connection to the store, and holds the reply back until
-//! the fence is answered. The store sent the message before it answered the fence. Meanwhile no further command is
-//! taken from the client. Messages of other clients that came before the client's own message precede the reply in both
-//! cases.
+//! The message comes on the connection to the store, the reply comes from the server. When the reply has come, the
+//! front sends a command (a *fence*) on the connection to the store, and holds the reply back until the fence is
+//! answered. The store sent the message before it answered the fence. Until the fence is answered, no further command
+//! is taken from the client. Messages of other clients that came before the client's own message precede the reply in
+//! all versions.
 
 use bytes::Bytes;
 use pmnet_resp::read;
@@ -27,7 +27,7 @@ const REPLY_FIRST: (u32, u32) = (7, 2);
 pub(super) struct Published {
     channel: Vec<u8>,
     message: Vec<u8>,
-    /// The client's own message has come: later messages follow the reply, too.
+    /// Whether the client's own message has come. Messages after the client's own message follow the reply, too.
     came: bool,
 }
 
@@ -69,7 +69,7 @@ impl Passing {
         pending.replies.slots[index] = Slot::Fenced(reply);
     }
 
-    /// Releases the reply that is held back: the messages before it have come.
+    /// Releases the reply that is held back, because the messages before it have come.
     pub(super) fn pass_fence(&mut self, pending: &mut Pending) {
         let replies = &mut pending.replies;
         let fenced = |slot: &Slot| matches!(slot, Slot::Fenced(_));
@@ -113,7 +113,7 @@ impl Passing {
         self.published = None;
     }
 
-    /// Whether this message belongs after the reply to the client's PUBLISH.
+    /// Whether this message must follow the reply to the client's PUBLISH.
     pub(super) fn is_behind_reply(&mut self, value: &[u8]) -> bool {
         let Some(published) = &mut self.published else {
             return false;
@@ -126,7 +126,7 @@ impl Passing {
     }
 }
 
-/// Returns channel and text, if this is a message to a subscriber.
+/// If `value` is a message to a subscriber, returns its channel and its text.
 fn message_of(value: &[u8]) -> Option<(&[u8], &[u8])> {
     let parts = read::elements(value)?;
     let bulk = |at: usize| read::bulk(parts.get(at)?);

@@ -11,7 +11,7 @@ use crate::client::face::Face;
 use crate::client::mode::Mode;
 
 impl Passing {
-    /// Whether a command of this client passes, or may pass, that changes the store.
+    /// Whether this client passes, or may pass, a command that changes the store.
     pub(in crate::client) fn needs_mark(&self, mode: &Mode) -> bool {
         let marks = matches!(&self.passage, Some(passage) if passage.marks == Marks::Yes);
         mode.watches() || marks
@@ -29,7 +29,8 @@ impl Passing {
         }
     }
 
-    /// The client disconnects. Returns whether a command was given up without a reply.
+    /// Gives up the passed command, because the client disconnects. Returns whether a command was given up without a
+    /// reply.
     pub(in crate::client) fn close_unanswered(&mut self) -> bool {
         self.drop_passage();
         self.take_unanswered()
@@ -45,7 +46,7 @@ impl Passing {
                 if !face.mode.watches()
                     && !matches!(passage.stage, Stage::Sent | Stage::Confirm { .. }) =>
             {
-                // The command needs another mark, and after the mark a barrier.
+                // The command needs a new mark, and after the mark a new barrier.
                 if !matches!(passage.stage, Stage::Address(_)) {
                     passage.stage = Stage::Mark;
                 }

@@ -1,12 +1,13 @@
-//! A command that passes through: it depends on the state of a real connection, so it goes to the store on
-//! the client's own connection.
+//! A command that passes through depends on the state of a real connection, so it goes to the store on the client's own
+//! connection.
 //!
 //! These commands pass through: WATCH and the commands after it, blocking commands, WAIT, subscriptions, MONITOR,
 //! SCRIPT KILL, and commands of newer servers and modules that keep state in a connection. After a command of the last
-//! kind, all commands of the client that only the store knows pass on the client's own connection. Only one command
-//! passes at a time. Later commands of its client wait, and its reply has its place in the order of replies.
+//! kind, all commands of the client that only the store knows use the client's own connection. Only one command passes
+//! at a time. Later commands of this client wait, and the reply of the passed command keeps its place in the order of
+//! replies.
 //!
-//! The path of such a command, from file to file:
+//! The path of a passed command, from file to file:
 //!
 //! ```text
 //! begin.rs      start, pass_command      which effect it will have, whether it needs the mark; its slot among the replies
@@ -26,11 +27,11 @@
 //! connection can be lost (end.rs). A store that is no Redis serves WATCH and blocking commands by calls
 //! instead: `Stage::Embedded` and `Stage::Rest` (embedded.rs).
 //!
-//! Invariants: before each command a barrier travels through the log, so that all acknowledged writes are
-//! applied when the store gets the command (protocol.md §2 rule 8). Commands between MULTI and EXEC, and commands of a
-//! RESP2 client that is subscribed, cannot depend on these writes, and go without a barrier. If the connection to the
-//! store is lost with state on it (a watch, a subscription), the front closes the client's connection too. A Redis that
-//! fails would have the same effect.
+//! Invariants: before each command a barrier travels through the log, so that all acknowledged writes are applied when
+//! the store gets the command (protocol.md §2 rule 8). Two kinds of commands cannot depend on these writes, and go
+//! without a barrier: commands between MULTI and EXEC, and commands of a RESP2 client that is subscribed. If the
+//! connection to the store is lost with state on it (a watch, a subscription), the front closes the client's connection
+//! too. If a plain Redis fails, its clients lose their connections, too.
 
 mod advance;
 mod begin;
@@ -62,30 +63,30 @@ use embedded::Watching;
 use fence::Published;
 use passage::{Effect, Marks, Passage, Stage};
 
-/// The command of a client that is being passed, and the client's own connection to the store.
+/// A client's command that is being passed, and the client's own connection to the store.
 #[derive(Default)]
 pub(in crate::client) struct Passing {
     passage: Option<Passage>,
     direct: Option<Direct>,
-    /// Credentials of the client. The next connection to the store uses them to log in for the client's
+    /// Credentials of the client. The next connection to the store logs in with these credentials for the client's
     /// commands.
     acts_as: Vec<Arc<Credentials>>,
     /// Number of connections to the store so far.
     directs: u64,
     /// Number of the next sentinel.
     sentinels: u64,
-    /// A command that may have changed the store was given up without a reply.
+    /// Whether a command that may have changed the store was given up without a reply.
     unanswered: bool,
-    /// A script was killed.
+    /// Whether a script was killed.
     killed: bool,
     /// Keys that the client watches at a store that is no Redis.
     watching: Option<Watching>,
-    /// The PUBLISH of a client that is subscribed, if the store sends the reply before the message.
+    /// The PUBLISH of a subscribed client, if the store sends the reply before the message.
     published: Option<Published>,
 }
 
 impl Passing {
-    /// Begins a connection to the store. The front notices this and connects.
+    /// Prepares a connection to the store. The front then opens the socket.
     fn new_direct(&mut self, store: &StoreAddress, now: Time) -> &mut Direct {
         self.directs += 1;
         let direct = Direct::new(store, self.directs, now, self.acts_as.clone());

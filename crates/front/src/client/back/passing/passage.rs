@@ -19,7 +19,7 @@ pub(super) enum Effect {
     Unwatch,
     Multi,
     Exec {
-        /// The front refused a command of the transaction.
+        /// Whether the front refused a command of the transaction.
         aborts: bool,
     },
     Discard,
@@ -30,7 +30,7 @@ pub(super) enum Effect {
     Protocol,
     /// The store may keep state for the connection.
     State,
-    /// A script ends.
+    /// The command ends a script (SCRIPT KILL).
     Kill,
 }
 
@@ -40,7 +40,8 @@ pub(super) struct Confirmations {
     /// The marker of the end of the confirmations: a command that Redis does not know. The error for this command
     /// follows all confirmations.
     pub(super) sentinel: Vec<u8>,
-    /// The client already has some of the confirmations, so no other reply can answer the command.
+    /// Whether the client already has some of the confirmations. After the first confirmation, no other reply can
+    /// answer the command.
     pub(super) handed_on: bool,
 }
 
@@ -79,8 +80,8 @@ pub(super) enum Stage {
         call: Option<CallId>,
         answer: Answer,
     },
-    /// The store is no Redis and serves the command with this call ([`super::embedded`]). `waits`: the wait,
-    /// if an earlier try found nothing.
+    /// The store is no Redis and serves the command with this call ([`super::embedded`]). `waits`: the client's wait,
+    /// if an earlier try found no element.
     Embedded {
         call: Option<CallId>,
         waits: Option<Waits>,
@@ -93,18 +94,19 @@ pub(super) enum Stage {
 pub(in crate::client) struct Passage {
     pub(super) effect: Effect,
     pub(super) stage: Stage,
-    /// The time when the command's deadline began to run. When that time is over, the command must have been sent and,
-    /// unless it blocks, answered.
+    /// The time when the command's deadline began to run. Within the call timeout after this time, the command must be
+    /// sent and, unless it blocks, answered.
     pub(super) begun: Time,
     pub(super) marks: Marks,
-    /// The command may block: it may wait for other clients before it answers.
+    /// Whether the command may block, which means that it may wait for other clients before it answers.
     pub(super) blocks: bool,
-    /// The connection was replaced, lost or asked again since the barrier, so there is no further try.
+    /// Whether the connection was replaced, lost or asked again since the barrier. After one of these events, there is
+    /// no further try.
     pub(super) last_try: bool,
     /// The command's name, for error texts.
     pub(super) name: String,
     pub(super) frame: Vec<u8>,
-    /// The command is a WAIT: SELECT is sent before the WAIT in any case. Since version 7.2, Redis waits for the
+    /// Whether the command is a WAIT: SELECT is sent before a WAIT in any case. Since version 7.2, Redis waits for the
     /// connection's last write, so a write is sent before the WAIT, too.
     pub(super) fresh: bool,
     /// Run id of the store whose server must confirm the reply ([`super::confirm`]). The id is empty until the barrier

@@ -55,8 +55,8 @@ impl Passing {
             return Ok(());
         }
         let sent = self.is_sent();
-        // Data may look like a subscription message. The value is a message only if messages can come at this
-        // point.
+        // Data may look like a subscription message. The value is a message only if messages can come at this point of
+        // the conversation.
         let subscribes = match &self.passage {
             Some(passage) if sent => passage.is_about_subscriptions(),
             _ => direct.subscribed + direct.subscribed_sharded > 0,
@@ -66,7 +66,7 @@ impl Passing {
         }
         let Some(passage) = self.passage.as_mut().filter(|_| sent) else {
             if !(subscribes || face.mode.monitors() || value.starts_with(b">")) {
-                // The client would take this value for the reply to another command.
+                // Otherwise the client would take this value for the reply to another command.
                 return Err(UNASKED.to_owned().into());
             }
             // If a command waits to be sent, the store sent this value before it got the command.
@@ -74,7 +74,7 @@ impl Passing {
             return Ok(());
         };
         let is_reply = match &mut passage.effect {
-            // Up to the sentinel: confirmations and messages, in the order of the store.
+            // Before the sentinel come confirmations and messages, in the order of the store.
             Effect::Subscribe(Confirmations {
                 sentinel,
                 handed_on,
@@ -131,7 +131,7 @@ impl Passing {
         }
     }
 
-    /// Forwards a value of the store in the store's order. The value follows all replies that are due before it, and
+    /// Forwards a value of the store in the store's order. The value follows all replies to earlier commands. It
     /// precedes the reply to the command that is being passed, because that command may have caused the value.
     fn hand_on(&mut self, value: &Bytes, face: &mut Face) {
         let replies = &mut face.pending.replies;

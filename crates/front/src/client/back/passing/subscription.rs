@@ -7,9 +7,9 @@ use super::direct::Direct;
 /// A confirmation of a subscription, or of its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Subscription {
-    /// The confirmation is about shard channels, which are counted separately.
+    /// Whether the confirmation is about shard channels, which are counted separately.
     sharded: bool,
-    /// The confirmation is about patterns.
+    /// Whether the confirmation is about patterns.
     pattern: bool,
     /// Number of subscriptions after the change.
     remaining: u64,
