@@ -48,7 +48,11 @@ pub enum Row {
     #[value(name = "relay-2")]
     #[serde(rename = "relay-2")]
     Relay2,
-    /// pmnet with two devices, processes, each of which has a status port that is asked for metrics once a second.
+    /// pmnet with two devices; all processes have status ports, which nobody asks.
+    #[value(name = "relay-2-status")]
+    #[serde(rename = "relay-2-status")]
+    Relay2Status,
+    /// The processes of relay-2-status, whose status ports are asked for metrics once a second.
     #[value(name = "relay-2-scraped")]
     #[serde(rename = "relay-2-scraped")]
     Relay2Scraped,
@@ -104,6 +108,7 @@ impl Row {
             Row::Relay1Log => "relay-1-log",
             Row::Relay1Insecure => "relay-1-insecure",
             Row::Relay2 => "relay-2",
+            Row::Relay2Status => "relay-2-status",
             Row::Relay2Scraped => "relay-2-scraped",
             Row::Relay3 => "relay-3",
             Row::LinkRespLimit => "link-resp-limit",
@@ -131,6 +136,7 @@ impl Row {
             Row::Relay1Log => format!("pmnet, R = 1, relay, {medium}, --cache log"),
             Row::Relay1Insecure => format!("pmnet, R = 1, relay, {medium}, without keys"),
             Row::Relay2 => format!("pmnet, R = 2, relay, {medium}"),
+            Row::Relay2Status => format!("pmnet, R = 2, relay, {medium}, status ports"),
             Row::Relay2Scraped => format!("pmnet, R = 2, relay, {medium}, scraped"),
             Row::Relay3 => format!("pmnet, R = 3, relay, {medium}"),
             Row::LinkRespLimit => "link: resp-limit (no data)".to_owned(),
@@ -163,9 +169,12 @@ impl Row {
                 "the same with one device, and the front asks it for what Redis has, too, as long as its log keeps that"
             }
             Row::Relay1Insecure => "the same with one device, and without keys (--insecure)",
+            Row::Relay2Status => {
+                "the same with two devices; front, devices and server have status ports, which nobody asks"
+            }
             Row::Relay2Scraped => {
-                "the same with two devices; front, devices and server have status ports, and while the row is measured each is asked for its \
-                 metrics once a second, as Prometheus does"
+                "the processes of relay-2-status; while this row is measured, each is asked for its metrics once a second, as \
+                 Prometheus does"
             }
             Row::Relay1 | Row::Relay2 | Row::Relay3 => {
                 "clients connect to a front; R devices in a chain, each a process of this machine, on the loopback; behind \
@@ -197,6 +206,7 @@ impl Row {
             | Row::Relay1Log
             | Row::Relay1Insecure
             | Row::Relay2
+            | Row::Relay2Status
             | Row::Relay2Scraped
             | Row::Relay3 => Some(Row::Direct),
             Row::Nic | Row::NicLog | Row::Router2 | Row::Router3 => Some(Row::LinkDirect),
@@ -238,6 +248,16 @@ impl Row {
         }
     }
 
+    /// Returns the row with the same processes: two sets of processes can differ by more than the question of the row.
+    #[must_use]
+    pub const fn twin(self) -> Option<Row> {
+        match self {
+            Row::Relay2Status => Some(Row::Relay2Scraped),
+            Row::Relay2Scraped => Some(Row::Relay2Status),
+            _ => None,
+        }
+    }
+
     /// Returns the set-up to start.
     #[must_use]
     pub fn place(self, medium: Medium, value: ValueBytes) -> Place {
@@ -250,7 +270,7 @@ impl Row {
                     .extend(CACHE_LOG.iter().map(ToString::to_string));
             }
             topology.keyed = self != Row::Relay1Insecure;
-            if self == Row::Relay2Scraped {
+            if matches!(self, Row::Relay2Status | Row::Relay2Scraped) {
                 for args in [
                     &mut topology.server_args,
                     &mut topology.device_args,
@@ -269,7 +289,7 @@ impl Row {
                 synced: self == Row::AlwaysWait,
             },
             Row::Relay1 | Row::Relay1Log | Row::Relay1Insecure => chain(1),
-            Row::Relay2 | Row::Relay2Scraped => chain(2),
+            Row::Relay2 | Row::Relay2Status | Row::Relay2Scraped => chain(2),
             Row::Relay3 => chain(3),
             Row::LinkRespLimit => Place::LinkedLimit(value),
             Row::LinkDirect => Place::Links(System::ClientServerNic, StoreKind::Redis, &[]),

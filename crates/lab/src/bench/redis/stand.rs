@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::Context;
 use serde::Serialize;
@@ -24,8 +25,8 @@ const FILL_MAX: std::time::Duration = std::time::Duration::from_secs(30);
 pub struct Stand {
     /// The row.
     pub row: Row,
-    /// The row's processes.
-    pub running: Running,
+    /// The row's processes, which another row can share ([`Row::twin`]).
+    pub running: Arc<Running>,
     /// Status ports of these processes. Empty: the row is measured without scrapes.
     pub ports: Vec<SocketAddr>,
 }
@@ -51,7 +52,7 @@ pub fn start_all(
     let missing = linked
         .then(|| refusal().or_else(|| sweep().err().map(|error| format!("{error:#}"))))
         .flatten();
-    let mut stands = Vec::new();
+    let mut stands: Vec<Stand> = Vec::new();
     let mut refused = Vec::new();
     for (number, row) in plan.rows.iter().enumerate() {
         if let Some(reason) = missing.as_ref().filter(|_| row.is_linked()) {
@@ -62,12 +63,20 @@ pub fn start_all(
             continue;
         }
         view.step(&format!("starting {}", row.name()), 0);
-        let place = row.place(plan.medium, ValueBytes(plan.value_bytes));
-        let running = Running::start(&place, ("redis", number), &binaries, folder)
-            .with_context(|| format!("cannot set up {}", row.name()))?;
+        let twin = stands.iter().find(|stand| row.twin() == Some(stand.row));
+        let running = match twin.map(|twin| Arc::clone(&twin.running)) {
+            Some(running) => running,
+            None => {
+                let place = row.place(plan.medium, ValueBytes(plan.value_bytes));
+                let running = Running::start(&place, ("redis", number), &binaries, folder)
+                    .with_context(|| format!("cannot set up {}", row.name()))?;
+                Arc::new(running)
+            }
+        };
+        let asked = *row == Row::Relay2Scraped;
         let stand = Stand {
             row: *row,
-            ports: scrape::ports(&running),
+            ports: asked.then(|| scrape::ports(&running)).unwrap_or_default(),
             running,
         };
         if row.keeps_data() {
@@ -135,13 +144,17 @@ pub struct Ended {
 /// Ends all rows.
 pub fn stop_all(stands: Vec<Stand>) -> anyhow::Result<Ended> {
     let mut ended = Ended::default();
-    for mut stand in stands {
+    for stand in stands {
+        // The last row that shares processes ends them.
+        let Some(mut running) = Arc::into_inner(stand.running) else {
+            continue;
+        };
         let mut names = Vec::new();
-        if let Some(front) = stand.running.end_front()? {
+        if let Some(front) = running.end_front()? {
             ended.fronts.extend(counts::of(stand.row, &front.log));
             names.extend((!front.clean).then(|| "front".to_owned()));
         }
-        names.extend(stand.running.stop()?);
+        names.extend(running.stop()?);
         if !names.is_empty() {
             let row = stand.row.name();
             let names = names.join(", ");

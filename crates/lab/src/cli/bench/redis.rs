@@ -221,7 +221,7 @@ mod tests {
         assert_eq!((plan.clients, plan.pairs), (vec![1, 4, 16, 64], 10_000));
         let quick = parse("--quick --clients 3 --replicas").unwrap();
         // Rows that answer one question are measured only when they are named.
-        let named = [Row::Relay1Insecure, Row::Relay2Scraped];
+        let named = [Row::Relay1Insecure, Row::Relay2Status, Row::Relay2Scraped];
         let others: Vec<Row> = Row::value_variants()
             .iter()
             .filter(|row| !named.contains(row))
