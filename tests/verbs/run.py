@@ -221,12 +221,12 @@ def cut_off(machine, world, keyed):
     world.wait_for_each(SETTLE_LIMIT)
     told = re.search(
         r"(\d+) messages longer than a slot; (\d+) cut off in the middle of a message, (\d+) of them disconnected; (\d+) cut off and gone; (\d+) without a MAC, (\d+) of them disconnected; "
-        r"(\d+) without a key, (\d+) of them refused",
+        r"(\d+) without a key, (\d+) of them refused; (\d+) connections that send nothing",
         said,
     )
     if not told:
         raise Trouble(f"the rude client says {re.findall('guest: rude: .*', said)}")
-    long, cut, ended, gone, forged, found, keyless, refused = map(int, told.groups())
+    long, cut, ended, gone, forged, found, keyless, refused, silent = map(int, told.groups())
     open_slots, wrong = blocked(said) - before, []
     # A message that the NIC has refused (RNR) holds no slot, so its client need not be disconnected. If a client that
     # holds one stayed, all other clients would wait.
@@ -240,7 +240,7 @@ def cut_off(machine, world, keyed):
         wrong.append(f"{more} commands of other clients had no outcome within their deadline")
     longest = max(client.longest for client in world.clients())
     line = (
-        f"{cut} clients cut off in the middle of a message, {ended} of them held a slot and were disconnected, {gone} cut off and gone, {long} messages longer than a slot, {forged} without a MAC, {refused} without a key refused: {open_slots} times the oldest slot open for too long; "
+        f"{cut} clients cut off in the middle of a message, {ended} of them held a slot and were disconnected, {gone} cut off and gone, {long} messages longer than a slot, {forged} without a MAC, {refused} without a key refused, {silent} connections that sent nothing: {open_slots} times the oldest slot open for too long; "
         f"every other client went on within its deadline, after {longest:.1f} s at most"
     )
     return line, wrong

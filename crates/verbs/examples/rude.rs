@@ -2,19 +2,22 @@
 //!
 //! Like `pmnet redis --rdma`, it asks a device for connections. Its clients do one of three things in turn: send a
 //! message longer than a slot; begin a message that never ends, and stay; begin such a message, and close the TCP
-//! connection. It also opens a TCP connection that sends garbage, and others that send nothing. With the key of a front,
+//! connection. It also opens a TCP connection that sends garbage, and all the time further ones that send nothing: more
+//! than the device has places for. With the key of a front,
 //! one more client sends a message without a MAC, and another one asks for a connection without the key. At the end it
 //! waits until the device has disconnected the clients that stayed, and prints the number of each kind.
 
+use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use pmnet_keys::Front;
 use pmnet_verbs::{
-    Caller, Completions, MESSAGE_BYTES, Message, Nic, QueuePair, Refusal, SendBuffers, Told,
-    Whereto,
+    CONNECTIONS_MAX, Caller, Completions, MESSAGE_BYTES, Message, Nic, QueuePair, Refusal,
+    SendBuffers, Told, Whereto,
 };
 use pmnet_wire::FrontKey;
 
@@ -51,12 +54,40 @@ fn main() -> Result<(), Failed> {
     let times: u32 = times.parse()?;
     let mut garbage = TcpStream::connect(device)?;
     garbage.write_all(&[7; MESSAGE_BYTES])?;
-    let mut silent = Vec::new();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let crowd = scope.spawn(|| crowd(device, &over));
+        // The crowd has all places that no front has.
+        std::thread::sleep(10 * PAUSE);
+        let done = all(&nic, device, times, key);
+        over.store(true, Ordering::Relaxed);
+        let silent = crowd.join().expect("it does not panic");
+        println!("{}; {silent} connections that send nothing", done?);
+        Ok(())
+    })
+}
+
+/// Opens connections that send nothing, and keeps as many of them as a device has places. Returns their number.
+fn crowd(device: SocketAddr, over: &AtomicBool) -> usize {
+    let mut silent = VecDeque::new();
+    let mut number = 0;
+    while !over.load(Ordering::Relaxed) {
+        silent.extend(TcpStream::connect(device));
+        number += 1;
+        if silent.len() > CONNECTIONS_MAX {
+            silent.pop_front();
+            std::thread::sleep(PAUSE / 5);
+        }
+    }
+    number
+}
+
+/// Does everything else. Returns a line with the number of each kind.
+fn all(nic: &Nic, device: SocketAddr, times: u32, key: Option<FrontKey>) -> Result<String, Failed> {
     let (mut long, mut cut, mut gone) = (0, 0, 0);
     let mut left = Vec::new();
     for number in 0..times {
-        silent.push(TcpStream::connect(device)?);
-        let mut client = Client::new(&nic, device, number, key)?;
+        let mut client = Client::new(nic, device, number, key)?;
         match number % 3 {
             0 => {
                 client.buffers.send(&client.pair, 0, &[1; LONG])?;
@@ -74,23 +105,21 @@ fn main() -> Result<(), Failed> {
             }
         }
     }
-    drop(silent);
     let ended = left.iter().filter(|client| client.is_ended()).count();
     drop(left);
     let (mut forged, mut found, mut keyless, mut refused) = (0, 0, 0, 0);
     if key.is_some() {
-        let mut client = Client::new(&nic, device, times, key)?;
+        let mut client = Client::new(nic, device, times, key)?;
         client.buffers.send(&client.pair, 0, &[1; SHORT])?;
         (forged, found) = (1, u32::from(client.is_ended()));
-        let pair = QueuePair::new(&nic, &client.completions, None, 8, 0)?;
+        let pair = QueuePair::new(nic, &client.completions, None, 8, 0)?;
         let told = ask(&pair, device, 0, None)?.1;
         (keyless, refused) = (1, u32::from(told == Told::Refused(Refusal::NeedsKey)));
     }
-    println!(
+    Ok(format!(
         "{long} messages longer than a slot; {cut} cut off in the middle of a message, {ended} of them disconnected; {gone} cut off and gone; \
          {forged} without a MAC, {found} of them disconnected; {keyless} without a key, {refused} of them refused"
-    );
-    Ok(())
+    ))
 }
 
 impl Client {

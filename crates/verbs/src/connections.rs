@@ -8,7 +8,7 @@
 //! of a connection stay bound until the connection is gone.
 
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use pmnet_log::Media;
 use pmnet_proto::keys::ClusterKeys;
 use pmnet_proto::time::{MILLISECOND, Nanos, SECOND, earliest};
 use pmnet_proto::{Peer, Random, Time};
+use pmnet_udp::place_to_give_up;
 use pmnet_wire::FrontId;
 use pmnet_wire::packet::Identity;
 use rustc_hash::FxHashMap;
@@ -62,7 +63,8 @@ pub struct ConnectionCounters {
     pub refused: u64,
     /// TCP connections that were closed because the client sent bytes that are no message.
     pub garbage: u64,
-    /// TCP connections that were closed because the client sent nothing in time, or did not read.
+    /// TCP connections that were closed because the client sent nothing in time or did not read, or gave its place to
+    /// another client before it had a QP.
     pub silent: u64,
     /// Clients that have not proven that they have a valid key: they have none or another one, their front is refused,
     /// or they repeat what another client has sent. Without keys: clients with a key.
@@ -90,6 +92,7 @@ struct Pair {
 struct Client {
     line: Line,
     host: Host,
+    from: IpAddr,
     since: Time,
     pair: Option<Pair>,
 }
@@ -343,8 +346,8 @@ impl Connections {
             return;
         }
         for _ in 0..CONNECTIONS_MAX {
-            let mut stream = match self.listener.accept() {
-                Ok((stream, _)) => stream,
+            let (mut stream, from) = match self.listener.accept() {
+                Ok(accepted) => accepted,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     self.waiting = None;
                     return;
@@ -357,8 +360,12 @@ impl Connections {
                 }
             };
             if self.clients.len() + self.draining.len() + self.leaving.len() >= CONNECTIONS_MAX {
-                self.counters.refused += 1;
-                continue;
+                let Some(stranger) = self.stranger() else {
+                    self.counters.refused += 1;
+                    continue;
+                };
+                self.clients.remove(&stranger);
+                self.counters.silent += 1;
             }
             let token = self.next_token;
             self.next_token += 1;
@@ -371,12 +378,23 @@ impl Connections {
                 let client = Client {
                     line: Line::new(stream),
                     host: Host::default(),
+                    from: from.ip(),
                     since: now,
                     pair: None,
                 };
                 self.clients.insert(token, client);
             }
         }
+    }
+
+    /// Returns the client that gives its place to a new one: of the clients that have no QP yet, the oldest one of the
+    /// host that has most of them. So a host without a key cannot keep others out. `None`: all clients have a QP.
+    fn stranger(&self) -> Option<usize> {
+        let strangers = self.clients.iter().filter(|(_, it)| it.pair.is_none());
+        let mut strangers: Vec<(usize, IpAddr)> =
+            strangers.map(|(token, it)| (*token, it.from)).collect();
+        strangers.sort_unstable_by_key(|(token, _)| *token);
+        place_to_give_up(strangers.iter().map(|(_, from)| *from)).map(|at| strangers[at].0)
     }
 
     /// Takes the messages of one client from TCP.

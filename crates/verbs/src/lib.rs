@@ -19,7 +19,7 @@ mod nic;
 pub mod order;
 mod sealed;
 
-pub use connections::ConnectionCounters;
+pub use connections::{CONNECTIONS_MAX, ConnectionCounters};
 pub use device::{Queue, QueueConfig, QueueCounters, QueueDevice, QueueError};
 pub use link::{Link, LinkCounters, News};
 pub use message::{MESSAGE_BYTES, Message, Nonce, Refusal};

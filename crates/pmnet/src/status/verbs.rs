@@ -30,7 +30,8 @@ numbers! {
             refused,
             /// Connections that were closed because the client sent bytes that are no message.
             garbage,
-            /// Connections that were closed because the client sent nothing in time, or did not read.
+            /// Connections that were closed because the client sent nothing in time or did not read, or gave its place to another client
+            /// before the connection was made.
             silent,
             /// They were refused because the client has not proven that it has a valid key, or has one and the device has none.
             unproven,
