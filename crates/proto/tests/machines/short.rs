@@ -1,5 +1,5 @@
-//! A store that is short of space: the server tells the devices, the head tells the clients, and no update is promised
-//! meanwhile (`docs/spec/protocol.md` §4).
+//! A store that is short of space: the server tells the devices, the head tells the clients, and during the shortage no
+//! update is acknowledged early (`docs/spec/protocol.md` §4).
 
 use crate::support::device::{
     Bench, client, config, from_client, from_hop, hop, refused, server, update,
