@@ -1,4 +1,4 @@
-//! A value that its owner holds, or has lent to another owner.
+//! A value that its owner either has, or has handed over to another owner.
 
 use std::ops::{Deref, DerefMut};
 
@@ -10,7 +10,7 @@ use std::ops::{Deref, DerefMut};
 pub struct Held<T>(Option<T>);
 
 impl<T> Held<T> {
-    /// Holds `what`.
+    /// Returns a holder that has `what`.
     pub const fn new(what: T) -> Held<T> {
         Held(Some(what))
     }

@@ -1,5 +1,5 @@
-//! Slots that a NIC acknowledges by itself: the runs of a queue with a crash at every moment, and every image that the
-//! crash may leave (`docs/spec/verbs.md` §5); bytes and checks of the image.
+//! Slots into which a NIC puts messages that it acknowledges by itself (`docs/spec/verbs.md` §5): runs of a queue with
+//! a crash at every moment and every image that the crash may leave; and the bytes and checks of the image.
 
 mod decide;
 mod image;
