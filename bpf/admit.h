@@ -9,8 +9,8 @@
  * packet was looked up, user space may have changed the session: the packet then goes to user
  * space.
  *
- * Spec: docs/spec/pipeline.md §1, point 5, and §2. May not: refuse a packet. A packet that is not
- * admitted goes to user space, where the machine decides.
+ * Spec: docs/spec/pipeline.md §1, point 5, and §2. This file must not refuse a packet. A packet
+ * that is not admitted goes to user space, where the machine decides.
  */
 #pragma once
 

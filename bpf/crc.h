@@ -12,8 +12,8 @@
  * verifier loses bounds at an XOR, so the mask comes after the XOR. Loops are bounded by the
  * largest payload.
  *
- * Spec: docs/spec/wire.md (what is covered), docs/spec/pipeline.md §3. May not: write to packets or
- * maps, or decide.
+ * Spec: docs/spec/wire.md (what is covered), docs/spec/pipeline.md §3. This file must not write to
+ * packets or maps, or decide.
  */
 #pragma once
 

@@ -9,7 +9,8 @@
  * other packets pass. Ports and places are constants to the verifier, and the kernel turns the calls into direct jumps,
  * so a dispatch costs a few nanoseconds. A device that joins or leaves attaches a new program.
  *
- * Loader: crates/dataplane/src/xdp/dispatcher.rs. Spec: docs/spec/pipeline.md §9. May not: change a packet.
+ * Loader: crates/dataplane/src/xdp/dispatcher.rs. Spec: docs/spec/pipeline.md §9. This program must
+ * not change a packet.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>

@@ -7,7 +7,8 @@
  * last. A packet leaves by XDP_TX, or by redirection if the route to its receiver leads through
  * another interface.
  *
- * Spec: docs/spec/pipeline.md §4, "Ways", and §5. May not: change the log, a session or a hop.
+ * Spec: docs/spec/pipeline.md §4, "Ways", and §5. This file must not change the log, a session or a
+ * hop.
  */
 #pragma once
 

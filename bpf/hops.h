@@ -8,8 +8,8 @@
  * An order is committed when this device and every device downstream hold it (rule 5). In this code
  * `committed` and the rows only grow; user space alone takes them back, while it holds the shard.
  *
- * Spec: docs/spec/pipeline.md §4. May not: resend, or resolve a neighbour's address. User space
- * resends packets and resolves addresses.
+ * Spec: docs/spec/pipeline.md §4. This file must not resend, or resolve a neighbour's address. User
+ * space resends packets and resolves addresses.
  */
 #pragma once
 

@@ -8,8 +8,8 @@
  * the pipeline only compares the time with it. So a pipeline without a process stops answering by
  * itself.
  *
- * Spec: docs/spec/pipeline.md §3, "Leases", and docs/spec/protocol.md §14. May not: set the
- * deadline; differ from `ANSWERS` in crates/proto/src/device/lease.rs about what needs a lease.
+ * Spec: docs/spec/pipeline.md §3, "Leases", and docs/spec/protocol.md §14. This file must not set
+ * the deadline; differ from `ANSWERS` in crates/proto/src/device/lease.rs about what needs a lease.
  */
 #pragma once
 

@@ -12,8 +12,8 @@
  * copy of the payload. A program runs to its end, so the owner always releases the lock. `sleeps`
  * is set and cleared only under the lock.
  *
- * Spec: docs/spec/pipeline.md §3, "The lock" and "Wake-ups". May not: know what is in a packet or
- * in the log.
+ * Spec: docs/spec/pipeline.md §3, "The lock" and "Wake-ups". This file must not know what is in a
+ * packet or in the log.
  */
 #pragma once
 

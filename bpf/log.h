@@ -7,8 +7,8 @@
  * `last` first, without the lock, and then the entries up to `last`. (x86-64 keeps stores in order,
  * so a compiler barrier is enough.)
  *
- * Spec: docs/spec/ordered-log.md §3 to §8. May not: decide whether a packet is to be appended, or
- * send anything.
+ * Spec: docs/spec/ordered-log.md §3 to §8. This file must not decide whether a packet is to be
+ * appended, or send anything.
  */
 #pragma once
 

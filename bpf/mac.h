@@ -11,8 +11,8 @@
  * before the keys were read. A key of zeros is no key, and verifies nothing. Loops are bounded by
  * the largest payload.
  *
- * Spec: docs/spec/keys.md §1 and §3, docs/spec/pipeline.md §10. May not: derive keys, or decide
- * which sender may send which packet.
+ * Spec: docs/spec/keys.md §1 and §3, docs/spec/pipeline.md §10. This file must not derive keys, or
+ * decide which sender may send which packet.
  */
 #pragma once
 

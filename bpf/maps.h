@@ -8,7 +8,8 @@
  * pm_closed their sizes. Every field has one writer at a time, which
  * crates/dataplane/src/xdp/shared.rs names, and is read and written as a whole word.
  *
- * Spec: docs/spec/pipeline.md §3. May not: decide anything about a packet, or write to the log.
+ * Spec: docs/spec/pipeline.md §3. This file must not decide anything about a packet, or write to
+ * the log.
  */
 #pragma once
 

@@ -8,8 +8,8 @@
  * of updates are verified from the session's part of the checksum (crc.h); all other headers are
  * verified in full.
  *
- * Spec: docs/spec/pipeline.md §1, points 1 to 4. May not: take the lock, or change a packet or a
- * map.
+ * Spec: docs/spec/pipeline.md §1, points 1 to 4. This file must not take the lock, or change a
+ * packet or a map.
  */
 #pragma once
 

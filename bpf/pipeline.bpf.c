@@ -22,7 +22,8 @@
  * Invariants: a packet that the pipeline does not process goes to user space unchanged. The
  * pipeline appends only while user space does not hold the shard.
  *
- * Spec: docs/spec/pipeline.md. May not: decide anything differently from the machine in user space.
+ * Spec: docs/spec/pipeline.md. This program must not decide anything differently from the machine
+ * in user space.
  */
 #include "admit.h"
 #include "egress.h"

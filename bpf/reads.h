@@ -9,7 +9,8 @@
  * the request pass. A READ of a closed bucket goes to user space, so user space alone decides about
  * this READ.
  *
- * Spec: docs/spec/reads.md §1, §2 and §9. May not: know what is outstanding, or look into an update.
+ * Spec: docs/spec/reads.md §1, §2 and §9. This file must not know what is outstanding, or look into
+ * an update.
  */
 #pragma once
 

@@ -4,8 +4,8 @@
  * request, it redirects only packets to one address, and only datagrams that begin with a magic number.
  *
  * Invariants: all other packets pass, and so do all packets of a queue that has no socket. Loader:
- * crates/dataplane/src/af_xdp/redirect.rs. May not: change a packet, or read what follows the ports, except for the
- * magic number.
+ * crates/dataplane/src/af_xdp/redirect.rs. This program must not change a packet, or read what
+ * follows the ports, except for the magic number.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>

@@ -6,7 +6,8 @@
  * whose checksum contribution it knows (`*_known`, `*_places`). The acknowledgement equals that of
  * Device::acknowledge in crates/proto byte for byte.
  *
- * Spec: docs/spec/pipeline.md §3, "Checksums" and "Sessions". May not: decide what to acknowledge.
+ * Spec: docs/spec/pipeline.md §3, "Checksums" and "Sessions". This file must not decide what to
+ * acknowledge.
  */
 #pragma once
 

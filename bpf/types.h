@@ -8,7 +8,7 @@
  * Structures that user space shares (pm_shard, pm_hops, pm_session, pm_counters) are not in this
  * file: they are generated from crates/dataplane/src/xdp/shared.rs into generated.h.
  *
- * Spec: docs/spec/pipeline.md. May not: contain code.
+ * Spec: docs/spec/pipeline.md. This file must not contain code.
  */
 #pragma once
 
