@@ -77,8 +77,7 @@ pub trait FastPath: Send {
     fn sleep(&mut self) -> io::Result<()>;
 
     /// Returns the descriptor that becomes readable at the first admission after [`FastPath::sleep`], and when the fast
-    /// path leaves work to the machine for which a peer waits. `None`: the fast path has no descriptor, because it runs
-    /// in the node's own turns.
+    /// path leaves work to the machine for which a peer waits. `None`: the fast path needs no wake-up from outside.
     fn wakeup_fd(&self) -> Option<RawFd>;
 }
 

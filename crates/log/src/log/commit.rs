@@ -120,7 +120,7 @@ impl<M: Media> Log<M> {
         self.commit_superblock(|superblock| superblock.epoch = epoch)
     }
 
-    /// Returns the last incarnation that was about to serve ([`Log::mark_served`]); 0 if none was.
+    /// Returns the last incarnation that was marked to serve ([`Log::mark_served`]); 0: none was.
     #[must_use]
     pub fn served(&self) -> u32 {
         self.superblock.served
