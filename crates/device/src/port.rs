@@ -55,17 +55,17 @@ pub struct Turn {
     pub port: PortCounters,
 }
 
-/// What the device did with a packet in a lent buffer.
+/// The result of processing a packet in a lent buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// The packet was dropped. Its sender may be forged.
     Refused,
-    /// The packet was taken in, and its buffer is no longer needed. The packet said nothing new, so it may be a copy
+    /// The packet was processed, and its buffer is no longer needed. The packet said nothing new, so it may be a copy
     /// from another host. So it does not prove its sender's address.
     NothingNew,
-    /// The packet was taken in, and its buffer is no longer needed.
+    /// The packet was processed, and its buffer is no longer needed.
     Heard,
-    /// The packet was taken in, and its buffer now belongs to the log.
+    /// The packet was processed, and its buffer now belongs to the log.
     Kept,
 }
 
@@ -191,7 +191,7 @@ pub trait Port {
     fn wait(&mut self, busy: bool, until: Option<Time>) -> io::Result<Wake>;
 }
 
-/// What [`serve`] serves through a port: a device, alone or together with other machines.
+/// The machines that [`serve`] serves through a port: a device, alone or together with others.
 pub trait Served: Sized {
     /// The medium of the device's log.
     type Medium: Media;

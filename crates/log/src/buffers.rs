@@ -100,7 +100,7 @@ impl Buffers {
     }
 
     /// Ends the recovery of a log whose region a store shares: buffers without a kept frame count as away. `own`:
-    /// number of buffers that the store will lend to the log for good.
+    /// number of buffers that the store will lend to the log permanently.
     pub(crate) fn kept_beside_a_store(mut self, own: u64, entries: u64) -> Buffers {
         for holder in &mut self.holders {
             if *holder == Holder::Free {

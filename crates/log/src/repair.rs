@@ -38,7 +38,7 @@ impl<M: Media> Scan<M> {
 
     /// Repairs like [`Scan::repair`] a log of packet buffers in the region of a store (`docs/spec/packet-store.md`
     /// §11). Buffers without a kept entry are away until the store lends them to the log. `own`: number of buffers that
-    /// the store will lend to the log for good.
+    /// the store will lend to the log permanently.
     ///
     /// # Errors
     /// The errors of [`Scan::repair`].

@@ -408,8 +408,8 @@ mod tests {
         bad[3].applied = 1;
         bad[4].applied = u64::MAX - 1;
         bad[4].durable = u64::MAX - 1;
-        // Both copies have the highest possible counter. Found: the next write needed a higher counter, and the repair
-        // panicked.
+        // Both copies have the highest possible counter. Regression: the next write needed a higher counter, and the
+        // repair panicked.
         bad[5].counter = u64::MAX;
         for superblock in bad {
             assert_eq!(

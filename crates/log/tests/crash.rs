@@ -149,7 +149,7 @@ fn a_torn_tail_never_comes_back() {
 }
 
 /// Only an entry that the repair erases proves that orders up to 6 were durable. If one of these orders is damaged, the
-/// next recovery must notice it, at whatever step the repair was interrupted.
+/// next recovery must notice it, no matter at which step the repair was interrupted.
 #[test]
 fn damage_after_a_repair_that_erased_the_proof() {
     let new = NewEntry {

@@ -192,7 +192,8 @@ mod tests {
         (tries, outcome.map_err(|error| error.kind()))
     }
 
-    /// `pmnet doctor --verbs` said "PM1311 /dev/shm/…: cannot reserve the memory: Interrupted system call" on Linux 6.1.
+    /// Regression: on Linux 6.1, `pmnet doctor --verbs` failed with "PM1311 /dev/shm/…: cannot reserve the memory:
+    /// Interrupted system call".
     #[test]
     fn a_reservation_that_is_interrupted_is_made_again() {
         let full = io::ErrorKind::StorageFull;

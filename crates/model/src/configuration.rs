@@ -204,8 +204,8 @@ pub enum Change {
     Replaced,
     /// The server's replica becomes the primary; the chain stays.
     Server,
-    /// The server moves to another store, which has all data of the old store. The old store lives on, without the
-    /// server and without replicas. The chain of the next epoch begins, and a removed head lives on.
+    /// The server moves to another store, which has all data of the old store. The old store keeps running, without the
+    /// server and without replicas. The chain of the next epoch begins, and a removed head keeps running.
     Moved,
 }
 

@@ -318,7 +318,8 @@ impl Rule {
         self.about().name
     }
 
-    /// Returns where the rule is specified: a rule of protocol.md §2, a section of protocol.md, or a section of another page.
+    /// Returns the place where the rule is specified: a rule of protocol.md §2, a section of protocol.md, or a section
+    /// of another page.
     #[must_use]
     pub fn source(self) -> &'static str {
         self.about().source

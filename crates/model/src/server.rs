@@ -77,7 +77,7 @@ impl Protocol {
         !self.moves() || self.primary(state.record.epoch) == id
     }
 
-    /// Whether the server moves to another store while the old one lives on.
+    /// Whether the server moves to another store while the old one keeps running.
     pub(crate) fn moves(&self) -> bool {
         self.configuration.changes.contains(&Change::Moved)
     }

@@ -82,7 +82,7 @@ pub enum Phase {
     Serving,
     /// The device waits for the recover-reply, and answers nothing.
     Asking,
-    /// The device is stopped for good.
+    /// The device is stopped, and never starts again.
     Gone,
 }
 
@@ -187,7 +187,7 @@ pub struct Server {
     pub half: bool,
 }
 
-/// What the operator or the fleet's lease store has recorded.
+/// The statements that the operator or the fleet's lease store has recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
     /// The present epoch.

@@ -2,7 +2,7 @@
 //!
 //! Fault model: a device, the server or a client dies at any moment, and loses everything that it had not sent or
 //! persisted. All computers may lose power at once. The server may be down for long. A device may die repeatedly while
-//! it starts. A device may be lost for good with its medium. The operator then starts the new head with
+//! it starts. A device and its medium may be lost permanently. The operator then starts the new head with
 //! `--shrink-chain`; if the lost device was in the middle of the chain, the operator starts the previous device with
 //! another next hop. A lost device may also only be cut off: it still runs, and its clients may still reach it. Later
 //! it is back on the network, where it must be fenced. Clocks stand still and jump. The faults of devices that join are
@@ -284,7 +284,7 @@ impl World {
         self.happened("server outages");
     }
 
-    /// One or two devices are lost for good. Only a chain that serves loses devices, because the operator makes only
+    /// One or two devices are lost permanently. Only a chain that serves loses devices, because the operator makes only
     /// one change at a time. A device that is about to join may be lost at any time.
     pub(crate) fn lose_devices(&mut self, first: Option<usize>) {
         if self.fleet.is_some() {
@@ -325,7 +325,7 @@ impl World {
         }
     }
 
-    /// Loses this device for good. Either its medium is lost, or the device is cut off and still runs.
+    /// Loses this device permanently. Either its medium is lost, or the device is cut off and still runs.
     fn lose(&mut self, victim: usize) {
         let moments = self.moments_at(victim);
         self.hit(Fault::DeviceLost, moments);

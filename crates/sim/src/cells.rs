@@ -64,7 +64,7 @@ names! {
     Fault,
     /// A device dies, perhaps in the middle of a persist.
     DeviceCrash = "device-crash",
-    /// A device is lost for good: with its log, or because it is cut off.
+    /// A device is lost permanently: with its log, or because it is cut off.
     DeviceLost = "device-lost",
     /// A device that was lost is back with its old log.
     OldMedium = "old-medium",

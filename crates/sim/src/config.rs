@@ -64,7 +64,7 @@ pub struct WorldConfig {
     pub rebirths: bool,
     /// Number of starts of a device out of 1000 in which the device dies.
     pub recovery_crashes: u64,
-    /// Number of devices that may be lost for good; at least one device remains.
+    /// Number of devices that may be lost permanently; at least one device remains.
     pub lose_devices: usize,
     /// Whether a lost device may still run, cut off from the network, and later be on the network again.
     pub zombies: bool,

@@ -63,7 +63,7 @@ pub(crate) fn arrive(
     Ok(())
 }
 
-/// What a device's medium contains.
+/// The contents of a device's medium.
 #[derive(Debug)]
 pub(crate) enum Image {
     /// The device's own log.
@@ -94,7 +94,7 @@ pub(crate) struct DeviceHost {
     pub(crate) served: bool,
     /// The next hop with which the device was started.
     pub(crate) next: Option<Peer>,
-    /// What the device's medium contains.
+    /// The contents of the device's medium.
     pub(crate) image: Image,
     /// The bytes of the medium before the device's present incarnation.
     pub(crate) earlier: Option<Vec<u8>>,

@@ -2,8 +2,8 @@
 //!
 //! Fault model: a spare, a repaired device with a new medium, or a lost device that returns with its old log is started
 //! with `--join`. Later the operator starts the last device of the chain again with the joiner as its next hop, even if
-//! the joiner is not ready. Until the joiner has all entries, any process may die, the joiner may be lost for good at
-//! any step, and the chain may shrink in the same step in which it takes the joiner in. The operator never makes a
+//! the joiner is not ready. Until the joiner has all entries, any process may die, the joiner may be lost permanently
+//! at any step, and the chain may shrink in the same step in which it accepts the joiner. The operator never makes a
 //! chain whose devices lack entries, because this would be a declared loss.
 
 use crate::cells::Fault;
@@ -103,7 +103,8 @@ impl World {
         self.start_later(tail, WIRED_AFTER);
     }
 
-    /// The device that is to join, or is joining now, is lost for good. The operator wires the chain as it was before.
+    /// The device that is to join, or is joining now, is lost permanently. The operator wires the chain as it was
+    /// before.
     pub(crate) fn lose_joiner(&mut self) {
         let joining = self.order.last().copied();
         let joining = joining.filter(|&node| self.is_to_join(node));

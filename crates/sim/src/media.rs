@@ -139,7 +139,7 @@ impl Handle {
         lock(&self.state).fuse = fuse;
     }
 
-    /// Whether the computer has died of its fuse since the medium was opened.
+    /// Whether the fuse has killed the computer since the medium was opened.
     #[must_use]
     pub fn is_blown(&self) -> bool {
         lock(&self.state).blown

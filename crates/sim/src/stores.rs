@@ -18,7 +18,7 @@ use pmnet_wire::packet::Bypass;
 /// Longest time of a packet from one hop to the next.
 const WAY_MAX: Nanos = 310 * MILLISECOND;
 
-/// What the world knows about a request.
+/// The world's knowledge about a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Asking {
     /// Whether the request has arrived again since its last execution failed.

@@ -308,7 +308,8 @@ macro_rules! functions {
                         if found.is_null() {
                             return Err(format!("libibverbs.so.1 has no {}: it is too old", stringify!($name)));
                         }
-                        // SAFETY: the library's header declares the function with this type; the library is never unloaded.
+                        // SAFETY: the library's header declares the function with this type, and the library is never
+                        // unloaded.
                         unsafe {
                             std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) $(-> $ret)?>(found)
                         }

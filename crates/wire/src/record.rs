@@ -60,7 +60,7 @@ pub const KEYED_ROWS_PER_PART: usize =
 /// sends this number.
 pub const SESSION_ROWS_MAX: usize = rows_beside_a_chain(crate::FRAGMENT_BYTES, SESSION_ROW_BYTES);
 
-/// State of one device in DURABLE.
+/// State of one device in a DURABLE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DurableRow {
     /// Id of the device.
@@ -103,7 +103,7 @@ pub fn shard_size(members: &[Member]) -> FragmentSize {
 }
 
 impl Member {
-    /// The operator states that the members which are missing on this path are stopped for good.
+    /// The operator states that the members which are missing on this path are stopped, and will not start again.
     pub const SHRINK: u32 = 1;
     /// The operator states that the entries of the lost chain are gone.
     pub const DECLARE_LOSS: u32 = 1 << 1;

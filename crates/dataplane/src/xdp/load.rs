@@ -2,8 +2,8 @@
 //! and passes the program to the verifier.
 //!
 //! Invariants: pinned maps are used with their contents, and only if their layout is that of this version. Spec:
-//! `docs/spec/pipeline.md` §3 and §8. This module must not attach anything, or decide the fate of maps that were found
-//! ([`super::open()`]).
+//! `docs/spec/pipeline.md` §3 and §8. This module must not attach anything, or decide what happens to maps that were
+//! found ([`super::open()`]).
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU64;

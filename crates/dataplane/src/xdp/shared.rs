@@ -1,8 +1,7 @@
 //! Memory that the in-kernel pipeline and user space share, field by field.
 //!
-//! Invariants: each field has one writer at a time, which the field's comment names. "Written by user space, held"
-//! means that user space writes the field only while it holds the pipeline. Fields are read and written as whole words,
-//! so neither side ever sees half of a word. `build.rs` turns these lists into C structures. Spec:
+//! Invariants: each field has one writer at a time, which the field's comment names. Fields are read and written as
+//! whole words, so neither side ever sees half of a word. `build.rs` turns these lists into C structures. Spec:
 //! `docs/spec/pipeline.md` §3. This module must not contain code that changes a field.
 
 // The build script and a test also include this file, and use only a part of it.
@@ -98,15 +97,16 @@ shared! {
         admits: AtomicU32,
         /// Number of holds and releases. A session that was looked up in an earlier generation must not be used.
         generation: AtomicU32,
-        /// Shard and epoch in the form of bytes 8 to 15 of a header. Written by user space, held.
+        /// Shard and epoch in the form of bytes 8 to 15 of a header. Written by user space while it holds the pipeline.
         shard_epoch: AtomicU64,
-        /// Device and incarnation in the form of bytes 16 to 23 of this device's headers. Written by user space, held.
+        /// Device and incarnation in the form of bytes 16 to 23 of this device's headers. Written by user space while
+        /// it holds the pipeline.
         device_incarnation: AtomicU64,
-        /// Token between hops, in the byte order of a header. Written by user space, held.
+        /// Token between hops, in the byte order of a header. Written by user space while it holds the pipeline.
         token: AtomicU64,
-        /// Epoch, in the byte order of an entry. Written by user space, held.
+        /// Epoch, in the byte order of an entry. Written by user space while it holds the pipeline.
         epoch: AtomicU32,
-        /// Incarnation, in the byte order of an entry. Written by user space, held.
+        /// Incarnation, in the byte order of an entry. Written by user space while it holds the pipeline.
         incarnation: AtomicU32,
         /// Highest applied order, which every new entry states. Written by user space.
         applied: AtomicU64,
@@ -114,14 +114,14 @@ shared! {
         /// word, and then wakes user space. Both change the word under the lock.
         sleeps: AtomicU32,
         /// 1: the chain has only this device, which acknowledges the updates that it has appended. Written by user
-        /// space, held.
+        /// space while it holds the pipeline.
         alone: AtomicU32,
-        /// Number of devices of the chain. Written by user space, held.
+        /// Number of devices of the chain. Written by user space while it holds the pipeline.
         copies: AtomicU32,
         /// Always 0. Because of this word, the fields that the pipeline writes have their own cache lines. The word is
         /// also used as a zero that the verifier does not know (`unknown_zero` in `bpf/maps.h`).
         padding: AtomicU32,
-        /// Highest order. Written by the pipeline, and by user space while it holds.
+        /// Highest order. Written by the pipeline, and by user space while it holds the pipeline.
         last: AtomicU64,
         /// Offset of the end of the newest frame in the frame ring. Written like `last`.
         head: AtomicU64,
@@ -141,18 +141,18 @@ shared! {
         /// The lock: 1 while a CPU holds it. User space takes the lock only through the programs that it runs.
         taken: AtomicU32,
         /// Length of the longest payload that is shown to a reader, in bytes: the shard's size of fragments. Written by
-        /// user space, held.
+        /// user space while it holds the pipeline.
         longest: AtomicU32,
         /// [`LAYOUT`] of the version that made these maps. Written by user space.
         layout: AtomicU64,
         /// The stage of the maps (`stage.rs`). Written by user space, under the lock of their folder.
         stage: AtomicU32,
-        /// 1: the pipeline keeps the index and answers READs. Written by user space, held.
+        /// 1: the pipeline keeps the index and answers READs. Written by user space while it holds the pipeline.
         reads: AtomicU32,
-        /// A secret that is mixed into the hashes of keys. Written by user space, held.
+        /// A secret that is mixed into the hashes of keys. Written by user space while it holds the pipeline.
         read_secret: AtomicU64,
         /// The floor: up to this order the buckets may lack updates. The pipeline raises it for an update without a
-        /// hash. Written by the pipeline, and by user space while it holds.
+        /// hash. Written by the pipeline, and by user space while it holds the pipeline.
         read_floor: AtomicU64,
         /// The floor as user space knows it. Written by user space.
         told_floor: AtomicU64,
@@ -173,17 +173,17 @@ shared! {
         /// Version of the index, for a MISS. Written by user space.
         read_version: AtomicU64,
         /// Fingerprint of the keys with which the pipeline verifies (`ClusterKeys::print`); 0: no keys. Written by user
-        /// space, held.
+        /// space while it holds the pipeline.
         keys: AtomicU64,
         /// Bit N is set if the front of row N is over its share of the log, so that its updates are not admitted.
-        /// Written by user space, held.
+        /// Written by user space while it holds the pipeline.
         over: AtomicU64,
     }
 
     /// A bucket of the index of READs: one element of `pm_buckets`.
     struct Bucket as "pm_bucket" aligned 8 {
         /// Order of the newest update of any key in the bucket. The flag [`HIDDEN`] is set if this update must not be
-        /// shown. Written by the pipeline, and by user space while it holds.
+        /// shown. Written by the pipeline, and by user space while it holds the pipeline.
         newest: AtomicU64,
     }
 
@@ -201,8 +201,8 @@ shared! {
 
     /// The neighbours of this device in a chain: the one element of `pm_chain`.
     struct Hops as "pm_hops" aligned 64 {
-        /// 1: this device is not the head, and takes entries from the previous hop. Written by user space, held; this
-        /// holds for all fields up to `names`.
+        /// 1: this device is not the head, and takes entries from the previous hop. Written by user space while it
+        /// holds the pipeline, like all fields up to `names`.
         follows: AtomicU32,
         /// Number of devices that follow this device in the chain.
         behind: AtomicU32,
@@ -245,18 +245,19 @@ shared! {
 
     /// A session that the pipeline serves: one element of `pm_sessions`.
     struct Session as "pm_session" aligned 64 {
-        /// Session id; 0: the row is free. Written by user space, held.
+        /// Session id; 0: the row is free. Written by user space while it holds the pipeline.
         id: AtomicU64,
-        /// The session's token, in the byte order of a header. Written by user space, held.
+        /// The session's token, in the byte order of a header. Written by user space while it holds the pipeline.
         token: AtomicU64,
-        /// Last admitted seq. Written by the pipeline, and by user space while it holds.
+        /// Last admitted seq. Written by the pipeline, and by user space while it holds the pipeline.
         last: AtomicU64,
-        /// Highest seq that the pipeline may admit. Ended sessions and quotas limit it. Written by user space, held.
+        /// Highest seq that the pipeline may admit. Ended sessions and quotas limit it. Written by user space while it
+        /// holds the pipeline.
         until: AtomicU64,
         /// Highest applied seq. Written by user space.
         applied: AtomicU64,
         /// Checksum of the header of an update of this session that has one fragment, and zeros as seq, key hash,
-        /// length and payload checksum. Written by user space, held, like the next two fields.
+        /// length and payload checksum. Written by user space while it holds the pipeline, like the next two fields.
         update_crc: AtomicU32,
         /// Checksum of the header of such an update's entry, with order 0.
         append_crc: AtomicU32,
@@ -266,7 +267,7 @@ shared! {
         port: AtomicU32,
         /// 1: the pipeline has acknowledged a duplicate. Set by the pipeline, cleared by user space.
         heard: AtomicU32,
-        /// Index of the front's bit in [`Shard::over`]. Written by user space, held.
+        /// Index of the front's bit in [`Shard::over`]. Written by user space while it holds the pipeline.
         share: AtomicU32,
         /// First half of the client's IPv6 address, in the form of a packet. An IPv4 address has `::ffff:` before it.
         /// Written by user space.
@@ -283,7 +284,7 @@ shared! {
         /// Contribution of `applied_known` to a header's checksum.
         applied_places: AtomicU32,
         /// Last committed seq; only used in a chain of several devices. Written by the pipeline, and by user space
-        /// while it holds.
+        /// while it holds the pipeline.
         committed: AtomicU64,
         /// The path to the client, in the form of [`Hops::next`]; only used in a chain of several devices. Written by
         /// the pipeline.
@@ -291,7 +292,8 @@ shared! {
     }
 
     /// Keys between hops in the current epoch (`docs/spec/keys.md` §3): the one element of `pm_hop_keys`, which only a
-    /// shard with keys has. A key is two words in the form of SipHash; zeros: no key. Written by user space, held.
+    /// shard with keys has. A key is two words in the form of SipHash; zeros: no key. Written by user space while it
+    /// holds the pipeline.
     struct HopKeys as "pm_hop_keys" aligned 64 {
         /// The key that seals this device's packets.
         own: [AtomicU64; 2],
@@ -302,7 +304,7 @@ shared! {
     }
 
     /// Keys of a session: one element of `pm_session_keys`, in the session's row of `pm_sessions`. Written by user
-    /// space, held.
+    /// space while it holds the pipeline.
     struct SessionKeys as "pm_session_keys" aligned 32 {
         /// The key that seals packets of the client.
         to_head: [AtomicU64; 2],

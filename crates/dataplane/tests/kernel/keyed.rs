@@ -524,7 +524,7 @@ impl Alone {
         self.update_again()
     }
 
-    /// Sends the last update again, and returns its fate.
+    /// Sends the last update again, and returns what happened to it.
     fn update_again(&mut self) -> Passed {
         let header = Header {
             shard: SHARD,

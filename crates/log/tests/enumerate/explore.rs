@@ -14,7 +14,7 @@ use crate::medium::{Event, State};
 use crate::promise::Promise;
 use crate::support::Random;
 
-/// What an exploration has visited, in numbers.
+/// Numbers of all that an exploration has visited.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     pub scripts: u64,

@@ -64,7 +64,7 @@ pub struct Facts {
     pub stated: u64,
 }
 
-/// What a recovered log must keep: the facts, and the contents of its entries.
+/// All that a recovered log must keep: the facts, and the contents of its entries.
 #[derive(Clone, Debug)]
 pub struct Promise {
     pub facts: Facts,

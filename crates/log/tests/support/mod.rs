@@ -222,7 +222,7 @@ impl Media for Forgetful {
     }
 }
 
-/// What the users of the log know about it.
+/// The facts that the users of the log know about it.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     contents: BTreeMap<u64, (NewEntry, Vec<u8>, usize)>,

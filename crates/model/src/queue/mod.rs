@@ -123,7 +123,8 @@ pub enum Action {
     Start,
     /// The head is lost with its medium.
     LoseHead,
-    /// The server begins to leave, to end the first session, or to forget its key: it disconnects the clients concerned.
+    /// The server begins to leave, to end the first session, or to forget its key. It disconnects the clients that this
+    /// concerns.
     CutOff,
     /// The chain record is written: another device serves.
     Move,

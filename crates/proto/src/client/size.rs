@@ -74,8 +74,8 @@ impl Size {
         }
     }
 
-    /// Returns the size to state in a READ. A READ must state the size only if the client's paths carry less than the
-    /// size that the head has stated.
+    /// Returns the size that a READ must state. A READ must state the size only if the client's paths carry less than
+    /// the size that the head has stated.
     pub(super) fn of_hits(&self) -> FragmentSize {
         if self.own() < self.shard {
             self.own()

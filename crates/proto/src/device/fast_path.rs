@@ -57,7 +57,7 @@ pub struct ChainState {
     pub credit: u64,
     /// Maximum number of entries in flight to the next hop.
     pub window: u64,
-    /// Entries that this device can take in at once.
+    /// Number of entries that this device can take at once.
     pub receive_window: u64,
     /// Size of the shard's fragments.
     pub size: FragmentSize,

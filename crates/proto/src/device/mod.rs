@@ -78,7 +78,7 @@ pub struct DeviceConfig {
     pub link_timeout_ceiling: Nanos,
     /// Maximum number of entries in flight towards the next hop.
     pub link_window_max: u64,
-    /// Number of entries that this device can take in at once. The hop before is told this number.
+    /// Number of entries that this device can take at once. The device tells this number to the previous hop.
     pub receive_window: u64,
     /// Longest time for which the last device holds durable entries to collect more of them, before it sends them to
     /// the server. If a bypass waits for the entries, they are sent at once. The clients of these entries are already

@@ -111,7 +111,7 @@ impl Device {
         behind.map_or(here, |order| order.min(here))
     }
 
-    /// Commits all orders up to `committed`. Clients and fast path are told.
+    /// Commits all orders up to `committed`, and tells the clients and the fast path.
     pub(super) fn commit_upto(&mut self, committed: u64) {
         let first = self.cursors.committed + 1;
         self.commit_quietly(committed);

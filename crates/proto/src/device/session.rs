@@ -139,7 +139,7 @@ impl Session {
         Some((self.address?, self.seal(config)?))
     }
 
-    /// Returns the next seq. After the largest seq the result stays the largest seq; only a broken server can state so
+    /// Returns the next seq. If this is the largest seq, the result is the same seq; only a broken server can state so
     /// large a seq.
     pub(super) const fn next_seq(&self) -> u64 {
         self.last.saturating_add(1)

@@ -401,8 +401,8 @@ impl Server {
         self.tell_applied = true;
     }
 
-    /// The store has applied the work that [`Server::next_work`] returned. The store has refused `rejected` effects for
-    /// good.
+    /// The store has applied the work that [`Server::next_work`] returned. The store has refused `rejected` effects
+    /// finally.
     pub fn applied(&mut self, rejected: u64, out: &mut crate::Outbox) {
         self.counters.rejected += rejected;
         self.doubts.looked();

@@ -40,7 +40,7 @@ fn smaller(next: &Chain) -> String {
     )
 }
 
-/// How a RECOVER is refused: for good, until the operator acts, or until the device has erased its log.
+/// How a RECOVER is refused: finally, until the operator acts, or until the device has erased its log.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Refusal {
     Final,
@@ -355,7 +355,7 @@ impl Server {
     }
 
     /// **Another store, another epoch**: before a store executes anything, its records must name an epoch that began in
-    /// this store. The previous store may live on and answer readers, but its records name an earlier epoch (reads.md
+    /// this store. The previous store may still run and answer readers, but its records name an earlier epoch (reads.md
     /// §3).
     pub(super) fn leave_other_store(&mut self) {
         let Some(chain) = &self.chain else { return };

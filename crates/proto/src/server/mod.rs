@@ -51,8 +51,8 @@ pub struct ServerConfig {
     pub waiting_bytes_max: usize,
     /// Maximum number of bytes of long replies that are kept until their clients have fetched them.
     pub replies_bytes_max: usize,
-    /// Maximum number of bytes of long replies to bypasses that change state. The bound holds in memory, and after the
-    /// next step of the store also on record.
+    /// Maximum number of bytes of long replies to bypasses that change state. The bound is in memory, and after the
+    /// next step of the store also in its records.
     pub kept_bytes_max: usize,
     /// Maximum number of requests that are executed at once.
     pub execute_max: usize,
@@ -120,7 +120,7 @@ pub struct Counters {
     pub applied: u64,
     /// Updates that were already applied.
     pub repeated: u64,
-    /// Updates without effect: malformed, or refused by the store for good.
+    /// Updates without effect: malformed, or finally refused by the store.
     pub rejected: u64,
     /// Batches.
     pub batches: u64,
@@ -464,7 +464,7 @@ impl Server {
         }
     }
 
-    /// Takes in one packet. `now`: time of its arrival; if it had to wait, the earliest time at which it may have
+    /// Processes one packet. `now`: time of its arrival; if it had to wait, the earliest time at which it may have
     /// arrived.
     ///
     /// # Errors

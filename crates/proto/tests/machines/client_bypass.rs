@@ -205,7 +205,7 @@ fn a_long_reply_is_fetched_in_windows() {
     assert_eq!(bench.outcomes(), [(call, Outcome::Reply(whole.into()))]);
 }
 
-/// A restarted server does not remember earlier reads. Found: a restarted server executed a late copy of a command
+/// A restarted server does not remember earlier reads. Regression: a restarted server executed a late copy of a command
 /// whose caller had given up, although the session had read after the command, and operations had been passed through
 /// to the store.
 #[test]

@@ -107,7 +107,7 @@ fn a_session_that_is_not_open_yet_asks_by_its_open() {
 }
 
 /// A head was left out of its chain, and is cut off, so that it does not know this (seeds 33953, 81444, 85287, 87079 of
-/// the simulator). Found: the left-out head answered PINGs for ever, and the client never asked the other devices.
+/// the simulator). Regression: the left-out head answered PINGs for ever, and the client never asked the other devices.
 #[test]
 fn who_only_says_that_it_is_there_does_not_keep_the_client() {
     let mut bench = Bench::open_with(three());

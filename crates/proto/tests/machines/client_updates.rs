@@ -443,8 +443,8 @@ fn too_few_copies_close_the_session() {
     }
 }
 
-/// A client leaves no gap in a NIC's slots. So a device that misses an update which its NIC has acknowledged has lost the
-/// update to another host's packet (docs/spec/verbs.md §9).
+/// A client leaves no gap in a NIC's slots. So if a device misses an update that its NIC has acknowledged, it has lost
+/// the update to another host's packet (docs/spec/verbs.md §9).
 #[test]
 fn an_update_that_a_nic_acknowledged_and_the_device_misses_is_reported() {
     let mut bench = Bench::open();

@@ -85,8 +85,8 @@ fn it_asks_and_goes_on_serving() {
 }
 
 /// A server decides nothing before it has read its records. Then it answers a repeated question, which it recognises by
-/// the nonce. Found: each question had a new nonce, so the device noticed that the store was an old copy only when it
-/// was started again. Until then `SET`s were acknowledged and never applied.
+/// the nonce. Regression: each question had a new nonce, so the device noticed that the store was an old copy only when
+/// it was started again. Until then `SET`s were acknowledged and never applied.
 #[test]
 fn it_asks_the_same_until_it_is_answered_and_then_something_new() {
     for (what, header) in doubtful() {
@@ -147,8 +147,8 @@ fn an_old_packet_has_no_consequences() {
     }
 }
 
-/// If devices on several computers listen on the same port, they get equal ids, unless an operator sets the ids. Found:
-/// the second device dropped every RECOVER of the first, without a message.
+/// If devices on several computers listen on the same port, they get equal ids, unless an operator sets the ids.
+/// Regression: the second device dropped every RECOVER of the first, without a message.
 #[test]
 fn an_id_that_is_on_the_path_twice_is_said() {
     let mut bench = Bench::serving(2, 2);

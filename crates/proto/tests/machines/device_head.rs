@@ -100,8 +100,8 @@ fn durable_of_a_part_or_of_others_is_not_enough() {
     }
 }
 
-/// Found: a follower restarted and had lost the end of its log. The head still counted all entries that the follower
-/// had reported before the restart, and did not send them again. So the chain stood still for ever.
+/// Regression: a follower restarted and had lost the end of its log. The head still counted all entries that the
+/// follower had reported before the restart, and did not send them again. So the chain stood still for ever.
 #[test]
 fn a_follower_that_comes_back_with_less_is_filled_again() {
     let mut bench = Bench::head(2);
@@ -303,7 +303,7 @@ fn a_packet_of_a_later_epoch_ends_service_until_the_server_has_spoken() {
     assert_eq!(kinds(&bench.tick()), [Kind::Recover]);
 }
 
-/// Found: after one client's packet with an invented epoch, the head stopped serving all clients until the server
+/// Regression: after one client's packet with an invented epoch, the head stopped serving all clients until the server
 /// answered.
 #[test]
 fn a_clients_word_of_a_later_epoch_makes_the_head_ask_and_go_on() {

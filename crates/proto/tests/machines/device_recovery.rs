@@ -496,8 +496,8 @@ fn its_place_in_the_chain_is_what_the_server_says() {
 }
 
 /// The server recognises an old copy of a log by the incarnation in which the log last served. So the server must
-/// register a new incarnation before the device serves in it. Found: an old copy was started repeatedly while no server
-/// answered. So its incarnation became higher than the right log's, and the server accepted the copy.
+/// register a new incarnation before the device serves in it. Regression: an old copy was started repeatedly while no
+/// server answered. So its incarnation became higher than the right log's, and the server accepted the copy.
 #[test]
 fn it_serves_once_the_server_knows_that_its_log_is_marked() {
     let (mut bench, recover) = restarted();

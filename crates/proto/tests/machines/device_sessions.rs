@@ -180,8 +180,8 @@ fn a_session_is_ended_once() {
     assert_eq!(bench.device.cursors().0, 2, "the OPEN and one END");
 }
 
-/// A NIC acknowledges messages of a session that sends nothing to the head: the messages wait in slots. Found: an END
-/// of the head took the seq of the first message.
+/// A NIC acknowledges messages of a session that sends nothing to the head: the messages wait in slots. Regression: an
+/// END of the head took the seq of the first message.
 #[test]
 fn a_session_with_a_connection_is_not_ended_before_its_slots_are_processed() {
     let config = DeviceConfig {
@@ -214,7 +214,7 @@ fn a_session_with_a_connection_is_not_ended_before_its_slots_are_processed() {
 }
 
 /// Messages that a NIC has acknowledged wait in slots while the epoch changes, and the client connects again before
-/// they are processed. Found: the end of the old connection was taken for the end of the new connection, and the
+/// they are processed. Regression: the end of the old connection was taken for the end of the new connection, and the
 /// session then counted no connection.
 #[test]
 fn a_new_epoch_keeps_the_connections_of_a_session() {
@@ -287,8 +287,8 @@ fn ended(bench: &mut Bench) -> Vec<u64> {
     ends.map(|entry| entry.session).collect()
 }
 
-/// A front that crashes leaves its sessions open. (Found: after some crashes the head had no room for other sessions,
-/// for ten minutes.)
+/// A front that crashes leaves its sessions open. (Regression: after some crashes the head had no room for other
+/// sessions, for ten minutes.)
 #[test]
 fn who_was_started_again_ends_the_sessions_of_its_former_start_and_no_others() {
     const FRONT: u64 = 77;
@@ -329,8 +329,8 @@ fn who_was_started_again_ends_the_sessions_of_its_former_start_and_no_others() {
     );
 }
 
-/// Found: a client stated a higher start in each packet. For each packet the head searched all sessions, and queued all
-/// of them again.
+/// Regression: a client stated a higher start in each packet. For each packet the head searched all sessions, and
+/// queued all of them again.
 #[test]
 fn a_start_that_rises_with_each_packet_is_looked_for_once_in_a_second() {
     const CLIENT: u64 = 77;

@@ -935,9 +935,9 @@ fn the_session_of_a_forgotten_key_is_served_no_more() {
     assert_eq!(end.expect("an END").session, SESSION);
 }
 
-/// The token of a shard is no secret, because a hop's PING carries it. Found: the head took a session with the shard's
-/// token for a hop. After each bypass of the session with a later epoch, the head stopped serving and asked the server.
-/// After a bypass with the current epoch, the next hop's answers went to the client.
+/// The token of a shard is no secret, because a hop's PING carries it. Regression: the head took a session with the
+/// shard's token for a hop. After each bypass of the session with a later epoch, the head stopped serving and asked the
+/// server. After a bypass with the current epoch, the next hop's answers went to the client.
 #[test]
 fn a_session_with_the_token_of_the_shard_is_no_hop() {
     let said = Identity {

@@ -140,8 +140,8 @@ fn fragments_are_staged_durably_and_applied_as_one() {
     assert_eq!(bench.store.count("stage/"), 0);
 }
 
-/// Found: each batch copied all fragments that its sessions had staged. With 112,000 staged fragments a GET took 120
-/// ms.
+/// Regression: each batch copied all fragments that its sessions had staged. With 112,000 staged fragments a GET took
+/// 120 ms.
 #[test]
 fn a_batch_holds_of_what_is_staged_its_own_part_only() {
     let mut bench = Bench::new();
@@ -454,8 +454,8 @@ fn a_ping_is_answered_with_applied() {
 }
 
 /// A second device serves with a copy of the log. An entry with other contents at a known order stops the shard, even
-/// if the first entry of this order is already applied. Found: the second device was told that its entry was applied,
-/// and its update was lost.
+/// if the first entry of this order is already applied. Regression: the second device was told that its entry was
+/// applied, and its update was lost.
 #[test]
 fn another_history_stops_the_shard_also_behind_the_watermark() {
     for applied in [false, true] {

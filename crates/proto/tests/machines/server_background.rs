@@ -201,8 +201,8 @@ fn a_failed_execution_is_asked_for_again() {
     assert_eq!(bench.store.executed, [b"INCR"]);
 }
 
-/// Found: a read took longer than the timeout of the store's adaptor, and the server repeated it until the server was
-/// stopped. Meanwhile the server processed no entries, and not even the END of the read's session.
+/// Regression: a read took longer than the timeout of the store's adaptor, and the server repeated it until the server
+/// was stopped. Meanwhile the server processed no entries, and not even the END of the read's session.
 #[test]
 fn a_read_that_fails_lets_the_others_go_first() {
     let mut bench = Bench::new();

@@ -80,7 +80,7 @@ fn a_bypass_waits_for_its_barrier() {
     assert_eq!(reply.payload, b":2\r\n", "it saw both updates");
 }
 
-/// Redis answers WAITAOF only once a second, and ten updates arrive in each second. Found: a command that a client
+/// Redis answers WAITAOF only once a second, and ten updates arrive in each second. Regression: a command that a client
 /// repeated waited for the barrier of its newest copy, and so was never executed.
 #[test]
 fn who_asks_again_while_updates_come_does_not_wait_for_those() {
@@ -480,7 +480,7 @@ fn lost(bench: &Bench) -> (u64, u64) {
     (counters.no_room, counters.abandoned)
 }
 
-/// Found: incomplete bypasses whose clients had gone filled the waiting room until 256 further packets had come.
+/// Regression: incomplete bypasses whose clients had gone filled the waiting room until 256 further packets had come.
 #[test]
 fn what_was_begun_and_left_gives_its_place_to_others() {
     let mut bench = small_room([0; 8]);
@@ -506,8 +506,8 @@ fn what_was_begun_and_left_gives_its_place_to_others() {
     assert_eq!(lost(&bench), (2, 4), "however few packets come");
 }
 
-/// Found: sessions of one front sent one fragment of their incomplete bypasses from time to time, and so kept the
-/// bypasses of all other fronts out of the room.
+/// Regression: sessions of one front sent one fragment of their incomplete bypasses from time to time, so there was no
+/// room for the bypasses of all other fronts.
 #[test]
 fn a_front_has_its_share_of_the_waiting_room() {
     let mut bench = small_room([11, 11, 11, 11, 11, 22, 22, 33]);
@@ -530,7 +530,7 @@ fn a_front_has_its_share_of_the_waiting_room() {
     assert_eq!(lost(&bench), (3, 3), "which are not taken from them");
 }
 
-/// Found: the server kept a reply of 16 MiB for each session of a front, in memory and in the records, until the
+/// Regression: the server kept a reply of 16 MiB for each session of a front, in memory and in the records, until the
 /// records could not be loaded any more.
 #[test]
 fn long_replies_that_are_kept_have_a_bound_and_each_front_its_own() {
@@ -586,7 +586,8 @@ fn hurried(header: Header, millis: u64) -> Header {
     }
 }
 
-/// Found: a request that hangs the store, or kills it, was executed again and again, even after its client had gone.
+/// Regression: a request that hangs the store, or kills it, was executed again and again, even after its client had
+/// gone.
 #[test]
 fn what_the_store_could_not_execute_is_executed_again_for_a_client_that_asks_only() {
     for header in [bypass(1, 0, 1), read(1, 0, 1)] {
@@ -683,8 +684,8 @@ fn what_is_late_makes_room_for_others() {
     assert_eq!(bench.store.executed.len(), 1);
 }
 
-/// Found: a store was replaced by an older copy of itself, and the server went on with it, if only bypasses had been
-/// executed since the copy.
+/// Regression: a store was replaced by an older copy of itself, and the server went on with it, if only bypasses had
+/// been executed since the copy.
 #[test]
 fn a_store_that_lost_what_it_confirmed_of_a_session_stops_the_shard() {
     let before = |bench: &mut Bench| {

@@ -359,7 +359,7 @@ fn nothing_is_decided_before_the_records_are_loaded() {
 }
 
 /// The store has written a change of the chain, but reported a failure, so the new epoch begins when the records are
-/// loaded. Found: a bypass of the old epoch still waited. After a declared loss this bypass was executed for the
+/// loaded. Regression: a bypass of the old epoch still waited. After a declared loss this bypass was executed for the
 /// session that got the same id.
 #[test]
 fn an_epoch_that_begins_with_a_load_has_nobody_waiting() {
@@ -398,8 +398,8 @@ fn an_epoch_that_begins_with_a_load_has_nobody_waiting() {
     assert_eq!(bench.store.executed, Vec::<Vec<u8>>::new());
 }
 
-/// While this server was suspended, another server applied more entries. Found: this server refused the device with
-/// "the store lost data. Restore it".
+/// While this server was suspended, another server applied more entries. Regression: this server refused the device
+/// with "the store lost data. Restore it".
 #[test]
 fn nobody_is_refused_because_of_what_a_server_remembers() {
     let mut bench = Bench::new();

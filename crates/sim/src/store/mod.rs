@@ -3,8 +3,8 @@
 //! Fault model: the documentation of `trouble` lists the faults of one call, step by step. Each of these faults may
 //! also last for a while. A command on an abandoned connection may be executed later, even after its server process has
 //! died. The store's data survives the death of the server process. A replica may be promoted. If the replica lacks
-//! data that was reported as durable, the shard must stop. The old master lives on, and old connections to it still
-//! work. Code that never ends blocks all connections until a client kills it.
+//! data that was reported as durable, the shard must stop. The old master keeps running, and old connections to it
+//! still work. Code that never ends blocks all connections until a client kills it.
 //!
 //! In a plain store, which some regression tests use, a step can fail only before or after it happens. A packet store
 //! keeps its contents in an image, and has only the faults of its medium (`packets`).
@@ -52,7 +52,7 @@ pub struct StoreConfig {
 /// Number of steps after which a store begins to be short of space, or stops being so.
 const SHORT_STEPS: u64 = 12;
 
-/// The text with which the store refuses a process for good.
+/// The text with which the store finally refuses a process.
 pub(crate) const TOOK_OVER: &str = "another process took over";
 
 /// A list that a client has read directly, and the state of the store at this moment.
@@ -234,8 +234,8 @@ impl SimStore {
             })
     }
 
-    /// Promotes the replica. With `close`, the server's connections to the old master are closed. The old master lives
-    /// on in any case. Without `lagging`, the operator makes sure that the replica has all data.
+    /// Promotes the replica. With `close`, the server's connections to the old master are closed. The old master keeps
+    /// running in any case. Without `lagging`, the operator makes sure that the replica has all data.
     pub fn promote(&self, close: bool, lagging: bool) {
         let mut state = self.lock();
         let (wait, down) = (state.config.wait, state.link_down);

@@ -62,7 +62,7 @@ pub(super) struct State {
     pub(super) wrong: Vec<String>,
 }
 
-/// What has happened to a request that the store was asked to execute.
+/// The state of a request that the store was asked to execute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// The request was begun.
@@ -263,8 +263,8 @@ impl State {
         trouble: Option<Trouble>,
     ) -> Result<(), StoreError> {
         let broken = self.breaks(Place::Replicas) || self.breaks(what);
-        // A replaced master has no replica any more, and a master whose replica is cut off waits for the replica in
-        // vain.
+        // A replaced master has no replica any more, and a master whose replica is cut off waits for the replica
+        // without success.
         let alone = self.config.wait && (at != self.address || self.link_down);
         if (alone || trouble == Some(Trouble::NotReplicated)) && !broken {
             return Err(retry(Trouble::NotReplicated.words()));
