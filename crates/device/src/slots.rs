@@ -36,8 +36,8 @@ pub struct Blocked {
     pub slot: u64,
     /// Time since which it is known that a client has taken the slot.
     pub since: Time,
-    /// Number above the numbers of all connections that may have the slot, because the slot was taken before a
-    /// connection with this number was made. Of the connections below, those that [`SlotQueue::is_cleared`] excludes do
+    /// All connections that may have the slot have lower numbers than this: the slot was taken before a connection with
+    /// this number was made. Of the connections with lower numbers, those that [`SlotQueue::is_cleared`] excludes do
     /// not have the slot.
     pub before: u32,
 }

@@ -202,7 +202,7 @@ pub enum Change {
     LastRemoved,
     /// The only member has lost its medium, and has a blank medium instead.
     Replaced,
-    /// The server's replica becomes the primary; the chain stays.
+    /// The server's replica becomes the primary, and the chain stays the same.
     Server,
     /// The server moves to another store, which has all data of the old store. The old store keeps running, without the
     /// server and without replicas. The chain of the next epoch begins, and a removed head keeps running.

@@ -216,7 +216,7 @@ pub enum Rule {
     /// keys.md §2, §3: packets from client to head, from head to client, and between hops have different keys. Without:
     /// all have one key.
     KeyLeg,
-    /// keys.md §2, §3: each hop sends under its own key. Without: all hops of an epoch have one key.
+    /// keys.md §2, §3: each hop sends with its own key. Without: all hops of an epoch have one key.
     KeySender,
     /// keys.md §2, §3: a hop's key belongs to an epoch, which the MAC covers. Without: a hop's packet is valid in any
     /// epoch.
@@ -264,7 +264,8 @@ pub enum Rule {
     EndErrorsFirst,
     /// verbs.md §3, 3: a client is disconnected, and its messages are processed, before the device forgets its key.
     ForgetErrorsFirst,
-    /// verbs.md §3, 3: recovery processes messages under a key that has been removed meanwhile. Without: it drops them.
+    /// verbs.md §3, 3: recovery also processes messages that have a MAC of a key that has been removed meanwhile.
+    /// Without: it drops them.
     ScanForgotten,
     /// verbs.md §3, 4: with R > 1 the protocol acknowledges. Without: the NIC acknowledges.
     HardwareCopies,

@@ -15,7 +15,7 @@ use pmnet_wire::{FrontId, Header, Kind, Life, Packet, SessionKeys};
 pub enum Seal {
     /// The tag that the header already has: a token.
     Token,
-    /// The tag is a MAC under this key.
+    /// The tag is a MAC that is made with this key.
     Key(MacKey),
 }
 
@@ -64,7 +64,7 @@ impl ClusterKeys {
         NonZeroU64::new(print).unwrap_or(NonZeroU64::MIN)
     }
 
-    /// Returns the accepted keys; the first key is the key under which this device sends.
+    /// Returns the accepted keys; the first key is the one with which this device sends.
     pub fn accepted(&self) -> impl Iterator<Item = &ClusterKey> {
         std::iter::once(&self.present).chain(&self.other)
     }

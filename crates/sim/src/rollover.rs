@@ -3,7 +3,7 @@
 //! In each step an operator replaces the key files of all processes, sends SIGHUP to each process at a different
 //! moment, and waits until all have confirmed that they have read their files. In the third step, fronts get their new
 //! keys. The fourth step begins when no session has an old key any more, or after a timeout. Meanwhile the adversary
-//! repeats packets that were sealed under any key. When all processes have forgotten the old key, a thief gets it.
+//! repeats packets that were sealed with any key. When all processes have forgotten the old key, a thief gets it.
 //!
 //! Fault model: a process dies and starts again with its present file, and all other faults of the world happen. In
 //! some worlds the operator makes a mistake and corrects it later: he takes the last step before fronts have their

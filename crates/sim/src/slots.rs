@@ -190,7 +190,7 @@ struct World {
     /// Number of steps for which another crash is likely, because a recovery has just found updates.
     aimed: u32,
     clients: [Client; CLIENTS],
-    /// Number above the numbers of all connections so far.
+    /// A number higher than the numbers of all connections so far.
     connections: u32,
     posted: VecDeque<Posting>,
     completions: Vec<(Posting, u32, Outcome)>,

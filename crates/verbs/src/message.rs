@@ -119,7 +119,7 @@ pub enum Message {
         session: u64,
         /// Token of the session.
         token: u64,
-        /// Front of the session, if there are keys. The message has a MAC under the key of this front.
+        /// Front of the session, if there are keys. The message has a MAC that is made with the key of this front.
         front: Option<FrontId>,
     },
     /// The device knows the session, and keeps it as long as the QP exists.

@@ -40,7 +40,7 @@ impl Key {
         SipHasher24::new_with_keys(first, u64::from_le_bytes(rest))
     }
 
-    /// Returns one half (8 bytes) of a derived key. `number`: which half.
+    /// Returns one half (8 bytes) of a derived key. `number` says which half.
     fn half(&self, label: Label, number: u64, about: [u64; 3]) -> u64 {
         let mut hasher = self.hasher();
         hasher.write(label);

@@ -123,11 +123,12 @@ shared! {
         padding: AtomicU32,
         /// Highest order. Written by the pipeline, and by user space while it holds the pipeline.
         last: AtomicU64,
-        /// Offset of the end of the newest frame in the frame ring. Written like `last`.
+        /// Offset of the end of the newest frame in the frame ring. Written by the same sides as `last`.
         head: AtomicU64,
-        /// Highest `applied` that an entry states. Written like `last`.
+        /// Highest `applied` that an entry states. Written by the same sides as `last`.
         stated: AtomicU64,
-        /// Highest `applied` that two witnesses state: the space of orders up to it is free. Written like `last`.
+        /// Highest `applied` that two witnesses state: the space of orders up to this order is free. Written by the
+        /// same sides as `last`.
         released: AtomicU64,
         /// An order, in the byte order of a header, whose contribution to a header's checksum is in `order_places`.
         /// Written by the pipeline, like the next three fields.
@@ -166,9 +167,9 @@ shared! {
         /// 1: user space is handling a packet that may close buckets, and answers all READs itself. Written by user
         /// space.
         reads_up: AtomicU32,
-        /// First order of this lap of the frame ring. Written like `last`.
+        /// First order of this lap of the frame ring. Written by the same sides as `last`.
         lap: AtomicU64,
-        /// First order of the previous lap. Written like `last`.
+        /// First order of the previous lap. Written by the same sides as `last`.
         lap_before: AtomicU64,
         /// Version of the index, for a MISS. Written by user space.
         read_version: AtomicU64,

@@ -328,7 +328,7 @@ fn a_process_that_dies_with_a_bypass_on_its_way_leaves_its_key_closed() {
         assert_eq!(head.bench.node.restart(head.bench.now), Ok(()));
         assert_eq!(head.read(&[KEY]), Up, "the server has not answered yet");
         head.bench.serve();
-        // The client sends to the new process, which so learns its address.
+        // The client sends to the new process, which learns the client's address from this packet.
         let asks = asked(session, &[KEY]);
         head.bench.turn(&[(client(), asks)]);
         let last = head.bench.last();

@@ -210,8 +210,8 @@ impl Device {
         if !self.is_serving() {
             return None;
         }
-        // The clients are already acknowledged, so the server is woken for many entries at once, unless a bypass waits
-        // for them.
+        // The clients have been acknowledged already, so the server is woken for many entries at once, unless a bypass
+        // waits for them.
         let to_server = self.chain.position + 1 == self.chain.members.len();
         let ready = if self.config.rules.hold(Rule::WriteAhead) {
             self.cursors.persisted

@@ -152,7 +152,7 @@ impl Server {
         };
         let places = if replace {
             self.room.forget(id);
-            // The list of fragments takes memory before the fragments arrive, so its bytes count.
+            // The list of fragments takes memory before the fragments arrive, so its bytes count too.
             count * size_of::<Option<Bytes>>()
         } else {
             0

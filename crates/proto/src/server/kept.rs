@@ -19,7 +19,7 @@ const LET_GO: &[u8] = b"-ERR pmnet: applied, its reply was too long to be kept\r
 #[derive(Debug, Default)]
 struct Held {
     bytes: usize,
-    /// The sessions, by the numbers of their replies, and so in the order in which they got them.
+    /// The sessions by the numbers of their replies, so in the order in which they got the replies.
     order: BTreeMap<u64, u64>,
 }
 

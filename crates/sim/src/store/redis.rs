@@ -17,8 +17,8 @@ pub struct Story {
     pub ended_in: BTreeMap<u64, u64>,
     /// For each id, the number of times that one Redis delivered it to subscribers.
     pub delivered: BTreeMap<u64, u64>,
-    /// Ids that one Redis has refused, although neither this Redis nor a Redis whose records it took over had delivered
-    /// them.
+    /// Ids that one Redis has refused although it had not delivered them, and no Redis whose records it took over had
+    /// delivered them.
     pub refused: BTreeSet<u64>,
     /// Number of effects that differ from what a client sent.
     pub malformed: u64,
@@ -134,7 +134,7 @@ pub(super) enum Command {
 #[derive(Clone, Debug)]
 pub(super) struct Late {
     pub(super) command: Command,
-    /// The owner and the watermark under which the command was sent.
+    /// The owner and the watermark with which the command was sent.
     pub(super) guard: Guard,
     /// Number of calls, by any process, until the command is executed.
     pub(super) calls_left: u64,

@@ -17,7 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 const TORN_EVERY: u64 = 20;
 /// Maximum number of calls of the store until a command of an abandoned connection is executed.
 const LATE_CALLS_MAX: u64 = 12;
-/// Position of the process's number in the number of an owner. The lower bits are the number of the process's load.
+/// Number of low bits in the number of an owner. They are the number of the load; the bits above them are the number of
+/// the process.
 const PROCESS_SHIFT: u32 = 32;
 /// Maximum number of waiting commands of abandoned connections.
 const LATE_MAX: usize = 64;
