@@ -13,7 +13,7 @@
  * largest payload.
  *
  * Spec: docs/spec/wire.md (what is covered), docs/spec/pipeline.md §3. This file must not write to
- * packets or maps, or decide.
+ * packets or maps, or decide anything about a packet.
  */
 #pragma once
 
@@ -66,10 +66,10 @@ static __always_inline __u32 crc_add8(pm_table t, __u32 crc, __u64 word)
 }
 
 /*
- * CRC32C of the payload, which reaches from @offset of the frame to the frame's end: first the 1 to
- * 7 bytes that do not fill a word, then 8 bytes if the rest is no multiple of 16, then 16 bytes a
- * step. In a step of 16 bytes, only the first four bytes depend on the step before, so the CPU can
- * look up the other twelve early.
+ * Returns the CRC32C of the payload, which reaches from @offset of the frame to the frame's end.
+ * First come the 1 to 7 bytes that do not fill a word, then 8 bytes if the rest is no multiple of
+ * 16, then 16 bytes in each step. In a step of 16 bytes, only the first four bytes depend on the
+ * step before, so the CPU can look up the other twelve early.
  *
  * A global function: the verifier checks it once, with its loop, and not again for each caller and
  * state.

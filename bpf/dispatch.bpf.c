@@ -5,7 +5,7 @@
  * more devices use the interface; the pipeline of a single device is attached directly.
  *
  * Invariants: the program reads only the two bytes that may be a packet's UDP destination port, and
- * changes nothing: the pipeline (packet.h) decides by itself whether the packet is for its shard,
+ * changes nothing. The pipeline (packet.h) decides by itself whether the packet is for its shard,
  * as if it were attached to the interface. All other packets pass. Ports and places are constants
  * to the verifier, and the kernel turns the calls into direct jumps, so a dispatch costs a few
  * nanoseconds. A device that joins or leaves attaches a new program.

@@ -17,8 +17,8 @@
 #include "session.h"
 
 /*
- * Learns the path to the sender of this packet: the first 12 bytes of an Ethernet header to it
- * (source and destination of this packet's swapped), and the interface by which the packet came.
+ * Learns the path to the sender of this packet: the first 12 bytes of an Ethernet header to it (the
+ * source and the destination of this packet, swapped), and the interface by which the packet came.
  */
 static __always_inline void learn_way(__u32 *way, const struct ethhdr *eth, __u32 interface)
 {

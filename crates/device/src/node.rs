@@ -257,7 +257,7 @@ impl<M: Media> DeviceNode<M> {
         }
     }
 
-    /// Takes in one datagram of a burst, from a network that does not count hops.
+    /// Processes one datagram of a burst, from a network that does not count hops.
     ///
     /// # Errors
     /// [`DeviceError`]: the device ends.
@@ -265,7 +265,7 @@ impl<M: Media> DeviceNode<M> {
         self.receive_with_hops(now, from, HOPS_USUAL, datagram)
     }
 
-    /// Takes in one datagram of a burst. `hops`: its remaining hop limit.
+    /// Processes one datagram of a burst. `hops`: its remaining hop limit.
     ///
     /// # Errors
     /// [`DeviceError`]: the device ends.
@@ -319,7 +319,7 @@ impl<M: Media> DeviceNode<M> {
         }
     }
 
-    /// Takes in one packet of a burst. The packet lies in a lent buffer of the log. `frame`: the packet's range in the
+    /// Processes one packet of a burst. The packet lies in a lent buffer of the log. `frame`: the packet's range in the
     /// frame space.
     ///
     /// # Errors

@@ -216,7 +216,7 @@ pub trait Served: Sized {
         None
     }
 
-    /// Takes in one datagram of a burst ([`DeviceNode::receive_with_hops`]).
+    /// Processes one datagram of a burst ([`DeviceNode::receive_with_hops`]).
     ///
     /// # Errors
     /// The errors of [`DeviceNode::receive_with_hops`].
@@ -231,7 +231,7 @@ pub trait Served: Sized {
             .receive_with_hops(now, from, hops, datagram)
     }
 
-    /// Takes in one packet in a lent buffer ([`DeviceNode::receive_in_place`]).
+    /// Processes one packet in a lent buffer ([`DeviceNode::receive_in_place`]).
     ///
     /// # Errors
     /// The errors of [`DeviceNode::receive_in_place`].

@@ -1,8 +1,8 @@
 //! Media for the ordered log: ordinary files, shared memory, persistent memory (`docs/spec/ordered-log.md` §2).
 //!
-//! Purpose: the only crate of pmnet that maps, writes, flushes and fences the bytes of a log. Invariants: one process
-//! at a time owns a log (by an exclusive lock that is held until its last write has reached the disk); a file gets its
-//! name only when it is whole; if a medium cannot keep a promise, a warning and `survives()` say so.
+//! Purpose: the only crate of pmnet that maps, writes, flushes and fences the bytes of a log. Invariants: only one
+//! process at a time owns a log: it holds an exclusive lock until its last write has reached the disk. A file gets its
+//! name only when it is whole. If a medium cannot keep a promise, a warning and `survives()` say so.
 //!
 //! This crate does not know the contents of an image. `unsafe` is used only in `uring`, `memory`, `mapping`, `cpu`,
 //! `pmem` and `sys`.

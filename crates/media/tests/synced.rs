@@ -1,6 +1,6 @@
-//! Properties that only a power failure could show, seen from the system calls: a new log is on the disk before it has
-//! its name; its name is on the disk before the log is used; and every persist through the page cache is followed by
-//! its `fdatasync` (`docs/spec/ordered-log.md` §2).
+//! Checks, by the system calls, properties that otherwise only a power failure could show. A new log is on the disk
+//! before it has its name. Its name is on the disk before the log is used. Every persist through the page cache is
+//! followed by its `fdatasync` (`docs/spec/ordered-log.md` §2).
 
 #[path = "../../../tests/shared/skip.rs"]
 mod skip;

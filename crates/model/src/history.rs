@@ -84,7 +84,7 @@ impl Hash for History {
 }
 
 impl History {
-    /// Takes in the return of a step. Returns `false` if no linearization is left.
+    /// Processes the return of a step. Returns `false` if no linearization is left.
     pub fn returns(
         &mut self,
         plan: &[Vec<Step>; CLIENTS],

@@ -1,6 +1,6 @@
 //! The cluster's key is changed while all processes run (docs/spec/keys.md §7).
 //!
-//! Each device and the server has a key file with the key under which it sends, and perhaps a second key that it also
+//! Each device and the server has a key file with the key with which it sends, and perhaps a second key that it also
 //! accepts. The operator replaces the file three times. A process may take its next file at any moment that the order
 //! of steps allows, also when it restarts after a crash. A front has one key, and a session keeps the key with which it
 //! began. In configurations with [`Rollover::Hurried`] the operator keeps no order, and a thief has the old key as soon

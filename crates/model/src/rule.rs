@@ -226,10 +226,10 @@ pub enum Rule {
     KeyNonce,
     /// keys.md §3: a packet is verified before all other steps. Without: the head first counts the seq of an update.
     KeyFirst,
-    /// keys.md §7: a process sends under the new key only when all processes accept this key. Without: it does so at
-    /// any time.
+    /// keys.md §7: a process sends with the new key only when all processes accept this key. Without: it does so at any
+    /// time.
     RollAccepted,
-    /// keys.md §7: a process forgets the old key only when no process sends under it any more. Without: it does so at
+    /// keys.md §7: a process forgets the old key only when no process sends with it any more. Without: it does so at
     /// any time.
     RollSent,
     /// keys.md §7: a process forgets the old key only when no session has a key that is derived from it. Without: it

@@ -1,11 +1,11 @@
 //! The network of the world.
 //!
 //! Fault model: packets are lost, duplicated, reordered, delayed for long, damaged by flipped bits, and cut off in one
-//! direction for a while, each independently. An attacker who does not know the tokens injects packets: foreign
-//! traffic, well-formed packets of every kind with guessed contents, and packets that were seen on the wire before:
-//! unchanged but much later, or changed, with another token or an older epoch. Without keys, pmnet does not protect
-//! against an attacker on the path, so this attacker never changes a packet and keeps its right token. He also never
-//! uses the operator's flags (`--declare-data-loss`). Worlds with `--keyed` have another adversary.
+//! direction for a while, each independently. An attacker who does not know the tokens injects foreign traffic, and
+//! well-formed packets of every kind with guessed contents. The attacker also injects packets that were on the wire
+//! before: much later, or with another token or an older epoch. Without keys, pmnet does not protect against an
+//! attacker on the path, so this attacker never changes a packet and keeps its right token. He also never uses the
+//! operator's flags (`--declare-data-loss`). Worlds with `--keyed` have another adversary.
 
 use crate::cells::Fault;
 use crate::hosts::{CLUSTER, NEXT, device_id};

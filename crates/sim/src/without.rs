@@ -61,9 +61,9 @@ pub enum Place {
     Refused,
     /// In the client: the token of a session is never used again.
     Nonce,
-    /// By the operator: no process sends under a new key before all processes accept this key.
+    /// By the operator: no process sends with a new key before all processes accept this key.
     RollAccepted,
-    /// By the operator: the old key is removed only when no process sends under it.
+    /// By the operator: the old key is removed only when no process sends with it.
     RollSent,
     /// By the operator: the old key is removed only when all fronts have their new keys.
     RollFronts,

@@ -70,7 +70,7 @@ impl Neighbours {
             .insert(came.from, (Neighbour::of(queue, came), now));
     }
 
-    /// Takes in a packet that may be a repetition. If the packet came by the known path of its sender, this path stays
+    /// Processes a packet that may be a repetition. If the packet came by the known path of its sender, this path stays
     /// valid.
     pub fn confirm(&mut self, now: Time, queue: usize, came: &Came) {
         if let Some((neighbour, heard)) = self.known.get_mut(&came.from)

@@ -1,5 +1,6 @@
-//! Slots into which a NIC puts messages that it acknowledges by itself (`docs/spec/verbs.md` §5): runs of a queue with
-//! a crash at every moment and every image that the crash may leave; and the bytes and checks of the image.
+//! Slots into which a NIC puts messages that it acknowledges by itself (`docs/spec/verbs.md` §5). The tests run a queue
+//! with a crash at every moment, and try every image that the crash may leave. They also check the bytes and the checks
+//! of the image.
 
 mod decide;
 mod image;

@@ -166,7 +166,7 @@ impl Transfer {
         }
     }
 
-    /// Takes in a response. Returns the whole reply once it is complete.
+    /// Processes a response. Returns the whole reply once it is complete.
     pub(super) fn on_response(&mut self, packet: &Packet<'_>) -> Option<Bytes> {
         let header = &packet.header;
         self.unanswered = 0;

@@ -566,7 +566,7 @@ impl Client {
         self.counters
     }
 
-    /// Takes in one datagram.
+    /// Processes one datagram.
     pub fn receive(&mut self, now: Time, from: Peer, datagram: &[u8]) {
         let packet = match Packet::parse(datagram) {
             Ok(packet) => packet,

@@ -145,7 +145,7 @@ impl Reads {
         over
     }
 
-    /// Takes in a packet. Returns the READ that the packet answers, if there is one.
+    /// Processes a packet. Returns the READ that the packet answers, if there is one.
     pub(super) fn answered(
         &mut self,
         now: Time,

@@ -327,7 +327,7 @@ impl Session {
     }
 
     /// The client has another key. A session that is not open yet sends its OPEN again with the new key, because no
-    /// head answers an OPEN under a wrong key.
+    /// head answers an OPEN with a wrong key.
     pub(super) fn rekey(&mut self, config: &ClientConfig) {
         if matches!(self.state, State::Opening { .. }) && self.has_another_key(config) {
             self.front = config.keys;
@@ -336,15 +336,14 @@ impl Session {
         }
     }
 
-    /// Ends the session by an END under its old key.
+    /// Ends the session with an END that is sealed with the session's old key.
     pub(super) fn retire(&mut self, deadline: Time, config: &ClientConfig) {
         // The session is open and its queue is empty, so the END is accepted.
         let _ = self.submit(CallId(u64::MAX), Work::End, deadline, config);
     }
 
     /// Whether the session must be dropped without an END. This is so if the client has another key, all calls have
-    /// their outcomes, and perhaps no head has the session's key any more, so that no packet of the session would be
-    /// answered.
+    /// their outcomes, and perhaps no head has the session's key any more. An END might then never be answered.
     pub(super) fn is_forsaken(&self) -> bool {
         let mut updates = self.log.updates.iter();
         let waits = |call: Option<CallId>| call.is_some();
@@ -368,7 +367,7 @@ impl Session {
 
     // ---- inputs ----
 
-    /// Takes in an OPEN-REPLY. Returns true if the packet has just opened the session.
+    /// Processes an OPEN-REPLY. Returns true if the packet has just opened the session.
     pub(super) fn on_open_reply(
         &mut self,
         now: Time,

@@ -211,10 +211,10 @@ impl Device {
         }
     }
 
-    /// Whether a fast path with this progress must be told the state of the chain again. It must be told in these
-    /// cases: orders are committed or held that the fast path does not know; the next hop's credit has changed; a
-    /// neighbour device has restarted or has another address; or the machine has sent the entries that the fast path
-    /// left to it, so that the fast path can continue.
+    /// Whether a fast path with this progress must be told the state of the chain again. It must be told if orders are
+    /// committed or held that the fast path does not know, if the next hop's credit has changed, or if a neighbour
+    /// device has restarted or has another address. It must also be told when the machine has sent the entries that the
+    /// fast path left to it, so that the fast path can continue.
     #[must_use]
     pub fn fast_path_lags(&self, work: &HopWork, before: Option<Peer>) -> bool {
         let (Phase::Serving(serving), Some(ledger)) = (&self.phase, &self.fast_path) else {
@@ -307,7 +307,7 @@ impl Device {
         }
     }
 
-    /// Takes in an entry that the fast path admitted. `frame`: its frame in the log.
+    /// Processes an entry that the fast path admitted. `frame`: its frame in the log.
     ///
     /// # Errors
     /// A text that says why the frame cannot be the next frame of this log.

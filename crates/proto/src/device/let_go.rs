@@ -317,9 +317,10 @@ impl Device {
     }
 
     /// A connection is made on which a NIC will acknowledge messages of this session (`docs/spec/verbs.md` §3, 3). From
-    /// now on the head does not end the session on its own. Returns false in three cases: there is no such session with
-    /// this identity, this device is not the head, or the shard has keys and the session has none, so that its messages
-    /// could not be verified. With keys the caller has verified that the client has the key of the session's front.
+    /// now on the head does not end the session on its own. Returns false if there is no such session with this
+    /// identity, or if this device is not the head. It also returns false if the shard has keys and the session has
+    /// none, because the session's messages could not be verified. With keys the caller has verified that the client
+    /// has the key of the session's front.
     pub fn bind(&mut self, session: u64, whose: Identity) -> bool {
         let head = self.is_head() && !self.joining;
         let keyed = self.has_keys();

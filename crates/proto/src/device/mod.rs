@@ -613,7 +613,7 @@ impl Device {
         &self.counters
     }
 
-    /// Takes in one packet.
+    /// Processes one packet.
     pub fn receive(
         &mut self,
         now: Time,
@@ -752,8 +752,8 @@ impl Device {
     }
 
     /// Sets other keys of the cluster (keys.md §7). A rollover takes several steps, so the neighbour hops can still
-    /// verify packets under the old keys. Entries that were stored under the old keys are sealed again when they are
-    /// sent.
+    /// verify packets that are sealed with the old keys. Entries that were stored with seals of the old keys are sealed
+    /// again when they are sent.
     ///
     /// A session keeps its keys until it ends, unless its front is now refused or its cluster key is no longer
     /// accepted. Such a session loses its keys: its packets are dropped, and it ends by its silence. Its acknowledged

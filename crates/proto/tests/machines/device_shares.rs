@@ -282,8 +282,8 @@ fn a_front_with_many_sessions_leaves_places_to_others() {
     }
 }
 
-/// Sessions do not end by themselves. So the head ends a session of a front that is over its share for each session
-/// that the other front may have.
+/// Sessions do not end by themselves. So for each session that the other front may have, the head ends a session of a
+/// front that is over its share.
 #[test]
 fn a_newcomer_gets_places_of_a_front_that_has_them_all() {
     let mut head = Head::with_sessions(8);

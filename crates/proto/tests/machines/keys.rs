@@ -900,7 +900,7 @@ fn what_was_stored_before_other_keys_came_is_sealed_anew() {
     assert_eq!(bench.device.cursors().3, 2);
 }
 
-/// A session that was opened under a forgotten key of the cluster is not served any more, so that a thief cannot use a
+/// A session that was opened with a forgotten key of the cluster is not served any more, so that a thief cannot use a
 /// stolen key. The session's acknowledged updates are in the log: they are sent to the server, and are reclaimed when
 /// the store has applied them.
 #[test]
@@ -1114,7 +1114,7 @@ fn a_session_that_nobody_hears_under_its_key_is_left_when_its_calls_are_over() {
         };
         bench.flush();
         if again {
-            // A fence under the old key, in the session of the call, must first settle the unknown outcome.
+            // A fence with the old key, in the session of the call, must first settle the unknown outcome.
             bench.after(SECOND);
             assert_eq!(bench.outcomes(), [(call, Outcome::Unknown)]);
         }
@@ -1149,7 +1149,7 @@ fn a_session_that_nobody_hears_under_its_key_takes_no_more_calls() {
     bench.after(SECOND);
     assert_eq!(bench.outcomes(), [(first, Outcome::Unknown)]);
     bench.client.rekey(bench.now, front_named("web-2"));
-    // A fence under the old key, in the session of the call, must first settle the unknown outcome.
+    // A fence with the old key, in the session of the call, must first settle the unknown outcome.
     let second = bench.bypass(false);
     bench.after(SECOND / 2);
     let third = bench.bypass(false);

@@ -1,5 +1,5 @@
-//! The simulated store behaves as described: after a failure there is an effect with its record, or no effect and no
-//! record; and a command of an old connection has no effect after the next load.
+//! The simulated store behaves as described. After a failure there is an effect with its record, or there is neither. A
+//! command of an old connection has no effect after the next load.
 
 use bytes::Bytes;
 use pmnet_proto::Time;
