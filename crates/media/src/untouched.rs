@@ -72,7 +72,7 @@ impl Untouched {
         Ok(())
     }
 
-    /// Writes zeros to the untouched blocks of the piece around block `at`.
+    /// Writes zeros to the untouched blocks of the piece around offset `at`.
     fn fill(&mut self, file: &File, at: usize) -> io::Result<()> {
         let piece = at / PIECE * PIECE / BLOCK;
         let end = (piece + PIECE / BLOCK).min(self.blocks.len());

@@ -49,7 +49,8 @@ impl World {
 
     /// Returns the latest time at which the execution of a request may begin. `None`: this world has no such bound.
     fn begins_until(&self, asking: Asking) -> Option<Time> {
-        // With wrong clocks there is no bound. With replayed packets, only the packets that arrived give a bound.
+        // With wrong clocks there is no bound. With replayed packets, the bound follows only from the packets that
+        // arrived, not from the call's deadline.
         if self.config.clocks {
             return None;
         }

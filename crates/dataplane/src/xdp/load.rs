@@ -68,7 +68,7 @@ pub struct Own {
 
 impl Kernel {
     /// Loads the pipeline. Also returns the log's medium. Maps that are already pinned are used with their contents.
-    /// New maps are not a device yet, before [`super::open()`] has completed them. The pipeline is held, unless it was
+    /// New maps become a device only when [`super::open()`] has completed them. The pipeline is held, unless it was
     /// already admitting.
     ///
     /// # Errors

@@ -213,7 +213,7 @@ fn what_is_applied_is_shown_until_it_is_overwritten() {
         (12..20).contains(&shown),
         "{shown} frames fit into the ring"
     );
-    // A write of unknown keys hides older writes.
+    // A bypass, which has no order, hides older writes of its key.
     let newest = head.bench.last();
     let deeds = [(client(), bypass(head.session, 39, 1, other))];
     head.bench.turn(&deeds);

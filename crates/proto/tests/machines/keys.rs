@@ -414,7 +414,7 @@ fn until_it_serves_a_device_takes_recover_and_its_reply_only() {
     is_sealed(&passed, CLUSTER.asking(SHARD, 2));
 }
 
-/// Entries that were stored before the device had these keys are sealed under its keys when they are sent.
+/// Entries that were stored before the device had these keys are sealed with its keys when they are sent.
 #[test]
 fn entries_of_before_are_sealed_anew() {
     let state = LogState {

@@ -167,8 +167,8 @@ fn whose_log_lost_its_end_does_not_have_everything() {
 }
 
 /// Two kinds of packets may be longer than their path carries. A device passes on a damaged packet like foreign
-/// traffic. And a call whose caller has given up is still sent in its original fragments after the path has begun to
-/// carry less. The world reported both as violations.
+/// traffic. A call whose caller has given up is still sent in its original fragments when the path begins to carry
+/// less. The world reported both as violations.
 #[test]
 fn what_may_be_longer_than_its_path() {
     for seed in [31353, 34328, 42527, 195830] {
