@@ -401,8 +401,8 @@ impl<M: Media> DeviceNode<M> {
         appended(order, header);
     }
 
-    /// Answers a READ by a HIT with the update of the order that `header` names. The payload has the length and the
-    /// checksum of the client who sent the update. The checksum is verified again.
+    /// Answers a READ by a HIT with the update of the order that `header` names. Length and checksum of the payload are
+    /// those that the client of the update has stated. The checksum is verified again.
     fn show(&mut self, to: Peer, header: &Header, most: FragmentSize, seal: Seal) {
         let kept = || {
             let alone = self.fast.is_none();

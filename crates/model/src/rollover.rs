@@ -19,7 +19,7 @@ const SERVER: usize = DEVICES;
 
 /// A key file under which the process sends with the old key, and also accepts the new key.
 const ACCEPTS: u8 = 1;
-/// A key file under which the process sends with the new key, and also accepts the old key.
+/// A key file with which the process sends with the new key, and also accepts the old key.
 const SENDS: u8 = 2;
 /// A key file with only the new key.
 const FORGETS: u8 = 3;

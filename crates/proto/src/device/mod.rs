@@ -69,8 +69,8 @@ pub struct DeviceConfig {
     pub session_entries_max: u64,
     /// Length of a session's silence after which the head ends the session.
     pub session_idle: Nanos,
-    /// Length of a session's silence after which the head may end the session if the table is full. A living client
-    /// sends more than two packets in this time.
+    /// Length of a session's silence after which the head may end the session if the table is full. A client that still
+    /// runs sends more than two packets in this time.
     pub session_quiet: Nanos,
     /// Shortest retransmission timeout towards the next hop.
     pub link_timeout_floor: Nanos,

@@ -40,7 +40,7 @@ fn smaller(next: &Chain) -> String {
     )
 }
 
-/// How a RECOVER is refused: finally, until the operator acts, or until the device has erased its log.
+/// How a RECOVER is refused: permanently, until the operator acts, or until the device has erased its log.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Refusal {
     Final,
