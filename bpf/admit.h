@@ -6,19 +6,19 @@
  *
  * Invariants: all state that can change between two packets is read under the lock: who admits, the
  * generation, the session's last seq, the log's last order. If the generation has changed since the
- * packet was looked up, user space may have changed the session: the packet then goes to user
+ * session was looked up, user space may have changed the session: the packet then goes to user
  * space.
  *
- * Spec: docs/spec/pipeline.md §1, point 5, and §2. May not: refuse a packet. A packet that is not
- * admitted goes to user space, where the machine decides.
+ * Spec: docs/spec/pipeline.md §1, point 5, and §2. This file must not refuse a packet. A packet
+ * that is not admitted goes to user space, where the machine decides.
  */
 #pragma once
 
 #include "reads.h"
 
 /*
- * Does the session's front hold as much of the log as its share allows while other fronts need
- * space? Without keys the device does not know fronts, so the answer is no.
+ * Does the session's front hold as much of the log as its share allows, while other fronts need
+ * space? Without keys the device does not know fronts, and the answer is always no.
  */
 static __always_inline bool is_over_share(const struct pm_shard *shard,
 					  const struct pm_session *session)
@@ -26,7 +26,10 @@ static __always_inline bool is_over_share(const struct pm_shard *shard,
 	return PM_KEYED && (shard->over >> (session->share & 63) & 1);
 }
 
-/* Admits an update that passed ingress. A duplicate of a committed update is acknowledged again. */
+/*
+ * Decides about an update that passed ingress, and appends it if it is the session's next one. A
+ * duplicate of a committed update is acknowledged again.
+ */
 static __always_inline enum pm_verdict admit_update(struct xdp_md *ctx, struct pm_packet *pkt,
 						    const struct pm_maps *m,
 						    const struct pm_known *known, __u32 zero)
@@ -70,7 +73,8 @@ static __always_inline enum pm_verdict admit_update(struct xdp_md *ctx, struct p
 			verdict = PM_ACK;
 		} else {
 			/*
-			 * The DURABLE that comes back for this entry becomes its acknowledgement.
+			 * The DURABLE that commits this entry becomes the acknowledgement to this
+			 * client.
 			 */
 			learn_way(session->client, pkt->eth, ctx->ingress_ifindex);
 			verdict = forward_in_order(pkt, shard, hops);
@@ -81,8 +85,8 @@ static __always_inline enum pm_verdict admit_update(struct xdp_md *ctx, struct p
 }
 
 /*
- * Admits an APPEND of the previous hop. The last device of the chain answers the APPEND with a
- * DURABLE; the other devices forward it.
+ * Decides about an APPEND of the previous hop, and appends its entry if its order is the next one.
+ * The last device of the chain answers the APPEND with a DURABLE; the other devices forward it.
  */
 static __always_inline enum pm_verdict admit_entry(struct xdp_md *ctx, struct pm_packet *pkt,
 						   const struct pm_maps *m, __u32 zero)

@@ -20,7 +20,7 @@ pub fn objects(source: &Path, out: &Path, names: &[&str]) {
     }
 }
 
-/// A missing compiler is no error. If the compiler rejects the program, this function returns an error.
+/// Runs clang on one program. A missing clang is no error; a program that clang rejects is an error.
 fn compile(source: &Path, include: &Path, object: &Path) -> Result<(), String> {
     let clang = std::env::var("PMNET_CLANG").unwrap_or_else(|_| "clang".into());
     let folder = source.parent().unwrap_or(source);
@@ -33,7 +33,7 @@ fn compile(source: &Path, include: &Path, object: &Path) -> Result<(), String> {
             "-mcpu=v3",
             // The programs access packets as structures, words and bytes.
             "-fno-strict-aliasing",
-            // The object is the same in whatever folder it is compiled.
+            // The object file does not depend on the folder in which it is compiled.
             "-ffile-compilation-dir=.",
             "-Wall",
             "-Wextra",

@@ -2,18 +2,18 @@
 /*
  * Checksums: CRC32C of payloads and headers, by tables.
  *
- * CRC32C is linear: the checksum of a header is that of the same header with some fields zero, XOR
- * the contributions of these fields. User space computes the first part once a session; pm_place
- * gives the contribution of each byte at each offset. With a few look-ups each, the header of an
- * update is verified, and the headers of its entry and its acknowledgement are made. Checksums of
- * payloads, and of headers between hops, are computed in full.
+ * CRC32C is linear. The checksum of a header is the checksum of the same header with zeros in some
+ * fields, XOR the contributions of these fields. User space computes the first part once for each
+ * session; pm_place gives the contribution of each byte at each offset. With a few look-ups each,
+ * the header of an update is verified, and the headers of its entry and its acknowledgement are
+ * made. Checksums of payloads, and of headers between hops, are computed in full.
  *
  * Invariants: every index into a table is below 256 for the verifier of Linux 6.1 too. That
  * verifier loses bounds at an XOR, so the mask comes after the XOR. Loops are bounded by the
  * largest payload.
  *
- * Spec: docs/spec/wire.md (what is covered), docs/spec/pipeline.md §3. May not: write to packets or
- * maps, or decide.
+ * Spec: docs/spec/wire.md (what is covered), docs/spec/pipeline.md §3. This file must not write to
+ * packets or maps, or decide anything about a packet.
  */
 #pragma once
 
@@ -66,10 +66,10 @@ static __always_inline __u32 crc_add8(pm_table t, __u32 crc, __u64 word)
 }
 
 /*
- * CRC32C of the payload, which reaches from @offset of the frame to the frame's end: first the 1 to
- * 7 bytes that do not fill a word, then 8 bytes if the rest is no multiple of 16, then 16 bytes a
- * step. In a step of 16 bytes, only the first four bytes depend on the step before, so the CPU can
- * look up the other twelve early.
+ * Returns the CRC32C of the payload, which reaches from @offset of the frame to the frame's end.
+ * First come the 1 to 7 bytes that do not fill a word, then 8 bytes if the rest is no multiple of
+ * 16, then 16 bytes in each step. In a step of 16 bytes, only the first four bytes depend on the
+ * step before, so the CPU can look up the other twelve early.
  *
  * A global function: the verifier checks it once, with its loop, and not again for each caller and
  * state.
@@ -77,7 +77,7 @@ static __always_inline __u32 crc_add8(pm_table t, __u32 crc, __u64 word)
 __attribute__((noinline)) __u32 payload_crc(struct xdp_md *ctx, __u32 offset, __u32 length)
 {
 	void *p = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	/* The value is zero, which the verifier cannot know: see unknown_zero(). */
+	/* Always 0, but the verifier does not know that (see unknown_zero()). */
 	__u32 zero = offset / (PACKET_MASK + 1) & PACKET_MASK;
 	__u32 odd = length & 7, crc = ~zero, sum;
 	pm_table t = pm_slice;
@@ -86,9 +86,9 @@ __attribute__((noinline)) __u32 payload_crc(struct xdp_md *ctx, __u32 offset, __
 	p += (offset - 8) & PACKET_MASK;
 	if (odd) {
 		/*
-		 * Loads the word that ends with the odd bytes and shifts the bytes before them out.
-		 * The odd bytes become the last bytes of a word that begins with zeros; leading
-		 * zeros contribute nothing.
+		 * Loads the word that ends with the odd bytes, and shifts out the bytes before
+		 * them. The odd bytes are then the last bytes of a word that begins with zeros.
+		 * Leading zeros contribute nothing.
 		 */
 		void *last = p + odd;
 		__u32 shift = 64 - 8 * odd;

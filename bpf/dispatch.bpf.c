@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT
 /*
- * Several devices at one interface: passes a packet on to the pipeline of the device whose port is the packet's
- * destination. The program is at an interface only if two or more devices are attached there; the
- * pipeline of a single device is attached directly.
+ * Several devices at one interface: this program passes a packet on to the pipeline of the device
+ * whose port is the packet's destination. The program is attached to an interface only if two or
+ * more devices use the interface; the pipeline of a single device is attached directly.
  *
- * Invariants: the program reads only the two bytes that may be a packet's UDP destination port, and changes nothing:
- * the pipeline (packet.h) decides by itself whether the packet is for its shard, as if it were at the interface. All
- * other packets pass. Ports and places are constants to the verifier, and the kernel turns the calls into direct jumps,
- * so a dispatch costs a few nanoseconds. A device that joins or leaves attaches a new program.
+ * Invariants: the program reads only the two bytes that may be a packet's UDP destination port, and
+ * changes nothing. The pipeline (packet.h) decides by itself whether the packet is for its shard,
+ * as if it were attached to the interface. All other packets pass. Ports and places are constants
+ * to the verifier, and the kernel turns the calls into direct jumps, so a dispatch costs a few
+ * nanoseconds. A device that joins or leaves attaches a new program.
  *
- * Loader: crates/dataplane/src/xdp/dispatcher.rs. Spec: docs/spec/pipeline.md §9. May not: change a packet.
+ * Loader: crates/dataplane/src/xdp/dispatcher.rs. Spec: docs/spec/pipeline.md §9. The program must
+ * not change a packet.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -21,7 +23,10 @@
 
 #include "generated.h"
 
-/* UDP ports of the devices, by their places, in network byte order, set by the loader. 0: the place is free. */
+/*
+ * UDP ports of the devices, by their places, in network byte order. The loader sets them. 0: the
+ * place is free.
+ */
 const volatile __u16 pm_ports[PM_DEVICES_MAX];
 
 /* The pipelines of the devices, by their places. */

@@ -2,12 +2,13 @@
 /*
  * Egress: addresses, lengths and checksums of the packet that leaves, and the XDP action.
  *
- * Invariants: the lock is not held. The contents of the packet were written under the lock, or are
- * kept in pm_packet. send_durable() reads names without the lock, so it compares the generation
- * last. A packet leaves by XDP_TX, or by redirection if the route to its receiver leads through
- * another interface.
+ * Invariants: the lock is not held. The contents of the packet were written under the lock, or come
+ * from pm_packet. send_durable() reads names without the lock, so it compares the generation last.
+ * A packet leaves by XDP_TX, or by redirection if the route to its receiver leads through another
+ * interface.
  *
- * Spec: docs/spec/pipeline.md §4, "Ways", and §5. May not: change the log, a session or a hop.
+ * Spec: docs/spec/pipeline.md §4, "Ways", and §5. This file must not change the log, a session or a
+ * hop.
  */
 #pragma once
 
@@ -22,7 +23,10 @@ static __always_inline __u32 fold_sum(__u64 sum)
 	return (sum & 0xffff) + (sum >> 16);
 }
 
-/* IPv4 checksum, from the id and flags that the header keeps and the values that it will have. */
+/*
+ * Returns the IPv4 checksum, from the id and flags, which the header keeps, and from its new
+ * values.
+ */
 static __always_inline __u16 ip4_checksum(const struct iphdr *ip, __be16 total, __be32 from,
 					  __be32 to)
 {
@@ -33,8 +37,8 @@ static __always_inline __u16 ip4_checksum(const struct iphdr *ip, __be16 total, 
 }
 
 /*
- * The sum of the ports and our header: without the addresses, all that changes in a forwarded
- * packet.
+ * Returns the sum of the ports and our header. Besides the addresses, nothing else changes in a
+ * forwarded packet.
  */
 static __always_inline __u64 sum_of_header(const struct pm_packet *pkt)
 {
@@ -47,7 +51,7 @@ static __always_inline __u64 sum_of_header(const struct pm_packet *pkt)
 	return sum;
 }
 
-/* The sum of the addresses of an IPv6 header. */
+/* Returns the sum of the addresses of an IPv6 header. */
 static __always_inline __u64 sum_of_addresses(const struct ipv6hdr *ip)
 {
 	const __u32 *p = (const void *)&ip->saddr;
@@ -59,7 +63,8 @@ static __always_inline __u64 sum_of_addresses(const struct ipv6hdr *ip)
 }
 
 /*
- * The sum of what a new IPv6 UDP checksum covers besides addresses, ports, our header and payload.
+ * Returns the sum of the other values that an IPv6 UDP checksum covers: all except addresses,
+ * ports, our header and payload.
  */
 static __always_inline __u64 sum_of_lengths(__u32 datagram_len)
 {
@@ -69,7 +74,10 @@ static __always_inline __u64 sum_of_lengths(__u32 datagram_len)
 	return (__u64)udp_len + udp_len + bpf_htons(IPPROTO_UDP);
 }
 
-/* The UDP checksum that IPv6 demands; @sum covers all that neither of the two sums above covers. */
+/*
+ * Returns the UDP checksum, which IPv6 requires. @sum covers all that sum_of_header() and
+ * sum_of_addresses() do not cover.
+ */
 static __always_inline __u16 udp6_checksum(const struct pm_packet *pkt, const struct ipv6hdr *ip,
 					   __u64 sum)
 {
@@ -78,8 +86,8 @@ static __always_inline __u16 udp6_checksum(const struct pm_packet *pkt, const st
 }
 
 /*
- * Takes the fields that will change out of the UDP checksum of a packet that may go on as an APPEND
- * over IPv6 (RFC 1624). The payload is not summed up again, so a wrong checksum stays wrong.
+ * Removes the fields that will change from the UDP checksum of a packet that may be forwarded as an
+ * APPEND over IPv6 (RFC 1624). The payload is not summed up again, so a wrong checksum stays wrong.
  */
 static __always_inline void leave_out_of_checksum(struct pm_packet *pkt)
 {
@@ -87,7 +95,7 @@ static __always_inline void leave_out_of_checksum(struct pm_packet *pkt)
 
 	if (!pkt->ipv6 || (void *)(ip + 1) > pkt->end || (void *)(pkt->header + 1) > pkt->end)
 		return;
-	/* In ones' complement the negative of a number is its complement. */
+	/* In ones' complement, adding the complement of a number subtracts the number. */
 	pkt->udp_sum = (__u16)~pkt->udp->check +
 		       (__u16)~fold_sum(sum_of_header(pkt) + sum_of_addresses(ip));
 }
@@ -112,8 +120,10 @@ static __always_inline bool turn_around(struct pm_packet *pkt, __u32 datagram_le
 	__u32 ports;
 
 	swap_mac_addresses(pkt->eth);
-	/* The stores are of whole words, because sum_of_header() loads words: a load that spans two
-	 * stores stalls. */
+	/*
+	 * The stores are of whole words, because sum_of_header() loads words: a load that spans two
+	 * stores stalls.
+	 */
 	ports = *(__u32 *)&pkt->udp->source;
 	*(__u32 *)&pkt->udp->source = ports << 16 | ports >> 16;
 	*(__u32 *)&pkt->udp->len = bpf_htons(udp_len);
@@ -159,7 +169,8 @@ static __always_inline int reply_with_header(struct xdp_md *ctx, struct pm_packe
 /*
  * Addresses a packet to its destination, with a datagram of @datagram_len bytes. The source is the
  * shard's address; in switch mode, towards another hop, it is the switch's own. Over IPv6, @udp_sum
- * is the sum of all bytes after our header, or the result of leave_out_of_checksum().
+ * is the sum of the lengths and of all bytes after our header, or the value that
+ * leave_out_of_checksum() has stored.
  */
 static __always_inline bool set_addresses(struct pm_packet *pkt, __u32 datagram_len, bool to_hop,
 					  __u64 udp_sum)
@@ -219,8 +230,8 @@ static __always_inline int send_append(struct xdp_md *ctx, struct pm_packet *pkt
 }
 
 /*
- * Sends an acknowledgement to the client of the update that a DURABLE commits. The packet was the
- * DURABLE.
+ * Sends an acknowledgement to the client of the update that a DURABLE commits. The acknowledgement
+ * replaces the DURABLE in the packet.
  */
 static __always_inline int send_ack(struct xdp_md *ctx, struct pm_packet *pkt)
 {
@@ -308,8 +319,8 @@ static __always_inline int send_durable(struct xdp_md *ctx, struct pm_packet *pk
 
 /*
  * Passes the packet to user space unchanged. In switch mode the packet is addressed to the server,
- * but the bridge's own stack has to deliver it: its destination IP and hardware addresses become
- * the bridge's.
+ * but the network stack of the bridge must deliver it: its destination IP and hardware addresses
+ * become the bridge's.
  */
 static __always_inline int hand_up(struct pm_packet *pkt)
 {

@@ -6,10 +6,10 @@
  * Invariants: the lock is held, except in read_rows(). An order goes to the next hop only if all
  * orders before it have gone (rule 4 of docs/spec/protocol.md), and within the credit of that hop.
  * An order is committed when this device and every device downstream hold it (rule 5). In this code
- * `committed` and the rows only grow; user space alone takes them back, while it holds the shard.
+ * `committed` and the rows only grow. Only user space lowers them, while it holds the shard.
  *
- * Spec: docs/spec/pipeline.md §4. May not: resend, or resolve a neighbour's address. User space
- * resends packets and resolves addresses.
+ * Spec: docs/spec/pipeline.md §4. This file must not resend packets, or resolve a neighbour's
+ * address. User space resends packets and resolves addresses.
  */
 #pragma once
 
@@ -17,8 +17,8 @@
 #include "session.h"
 
 /*
- * Learns the path to the sender of this packet: the first 12 bytes of an Ethernet header to it
- * (source and destination of this packet's swapped), and the interface by which the packet came.
+ * Learns the path to the sender of this packet: the first 12 bytes of an Ethernet header to it (the
+ * source and the destination of this packet, swapped), and the interface by which the packet came.
  */
 static __always_inline void learn_way(__u32 *way, const struct ethhdr *eth, __u32 interface)
 {
@@ -60,8 +60,8 @@ forward_in_order(struct pm_packet *pkt, const struct pm_shard *shard, struct pm_
 }
 
 /*
- * Prepares a DURABLE to the previous hop. The lock is held, so its numbers are taken now;
- * send_durable() writes it.
+ * Prepares a DURABLE to the previous hop. This function copies the numbers of the DURABLE, because
+ * the lock is held now. send_durable() writes the packet later.
  */
 static __always_inline void prepare_durable(struct pm_packet *pkt, const struct pm_shard *shard,
 					    struct pm_hops *hops)
@@ -77,8 +77,8 @@ static __always_inline void prepare_durable(struct pm_packet *pkt, const struct 
 }
 
 /*
- * Reads the orders in a DURABLE. False unless the DURABLE has one row for each device downstream,
- * each under the device's known name.
+ * Reads the orders in a DURABLE. Returns false unless the DURABLE has one row for each device
+ * downstream, with the name of that device.
  */
 static __always_inline bool read_rows(struct pm_packet *pkt, const struct pm_hops *hops,
 				      __u64 *orders, __u32 zero)
@@ -103,10 +103,10 @@ static __always_inline bool read_rows(struct pm_packet *pkt, const struct pm_hop
 }
 
 /*
- * Takes in a DURABLE with @orders; takes the lock. A follower keeps the orders and sends a DURABLE
- * to the previous hop. The head moves `committed`; if `committed` grows by one order, and this
- * order is an update of @known, the packet becomes the update's acknowledgement. In all other cases
- * user space acknowledges.
+ * Processes a DURABLE with @orders. Takes the lock. A follower stores the orders and sends a
+ * DURABLE to the previous hop. The head moves `committed`; if `committed` grows by one order, and
+ * this order is an update of @known, the packet becomes the update's acknowledgement. In all other
+ * cases user space acknowledges.
  *
  * @expected: the order after the committed one, read before the lock was taken. @known: its
  * session, if that session is served in the kernel.
@@ -149,7 +149,7 @@ static __always_inline enum pm_verdict commit(struct pm_packet *pkt, const struc
 	}
 	/*
 	 * A host that has seen a DURABLE can repeat it from another Ethernet address. A repetition
-	 * says nothing new, so it moves no path that is known.
+	 * reports no new order, so it does not change a known path.
 	 */
 	if (news || !hops->next[PM_WAY_INTERFACE])
 		learn_way(hops->next, pkt->eth, interface);
@@ -173,7 +173,8 @@ static __always_inline enum pm_verdict commit(struct pm_packet *pkt, const struc
 		} else {
 			/*
 			 * `skipped` is stored before the rows, and user space reads it after the
-			 * rows: a reader that sees these rows also sees that no client was told.
+			 * rows: a reader that sees these rows also sees that the pipeline
+			 * acknowledged none of these updates.
 			 */
 			*(volatile __u64 *)&hops->skipped = committed;
 			verdict = PM_USER_ACKS;

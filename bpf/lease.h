@@ -4,12 +4,13 @@
  *
  * Invariants: every answer that needs a lease (acknowledgements and answers to READs) passes
  * gate(), after the decision and before anything of the packet is sent. Without a lease only the
- * answer is dropped; appends and commits stay. The lock is not held. User space sets the deadline;
- * the pipeline only compares the time with it. So a pipeline without a process stops answering by
- * itself.
+ * answer is dropped; what was appended or committed stays so. The lock is not held. User space sets
+ * the deadline; the pipeline only compares the time with it. So if the process has ended, the
+ * pipeline stops answering by itself.
  *
- * Spec: docs/spec/pipeline.md §3, "Leases", and docs/spec/protocol.md §14. May not: set the
- * deadline; differ from `ANSWERS` in crates/proto/src/device/lease.rs about what needs a lease.
+ * Spec: docs/spec/pipeline.md §3, "Leases", and docs/spec/protocol.md §14. This file must not set
+ * the deadline; use another list of what needs a lease than `ANSWERS` in
+ * crates/proto/src/device/lease.rs.
  */
 #pragma once
 
@@ -22,7 +23,7 @@ static __always_inline bool may_answer(const struct pm_shard *shard)
 	return until == PM_FOR_EVER || bpf_ktime_get_boot_ns() < until;
 }
 
-/* The gate: returns the verdict if its answer may be given now, else PM_SILENCED. */
+/* Returns @verdict if it needs no lease or there is a lease, else PM_SILENCED. */
 static __always_inline enum pm_verdict gate(const struct pm_maps *m, enum pm_verdict verdict)
 {
 	switch (verdict) {

@@ -7,19 +7,19 @@
  * for it without bound. With this lock a CPU gives up after PM_LOCK_TRIES and passes its packet to
  * user space.
  *
- * Invariants: a holder of the lock makes at most one append, or the decision about one READ. Such a
- * holder calls no helper but look-ups in arrays (which the kernel inlines), and has no loop but the
- * copy of the payload. A program runs to its end, so the owner always releases the lock. `sleeps`
- * is set and cleared only under the lock.
+ * Invariants: a holder of the lock makes at most one append, or the decision about one READ. The
+ * holder calls no helpers except look-ups in arrays (which the kernel inlines), and its only loop
+ * is the copy of the payload. A program runs to its end, so the owner always releases the lock.
+ * `sleeps` is set and cleared only under the lock.
  *
- * Spec: docs/spec/pipeline.md §3, "The lock" and "Wake-ups". May not: know what is in a packet or
- * in the log.
+ * Spec: docs/spec/pipeline.md §3, "The lock" and "Wake-ups". This file must not know what is in a
+ * packet or in the log.
  */
 #pragma once
 
 #include "maps.h"
 
-/* Tries before a CPU gives up: some tens of microseconds. */
+/* Number of tries before a CPU gives up: they take some tens of microseconds. */
 #define PM_LOCK_TRIES 2048
 
 /* Takes a contended lock. The function is global, so that the verifier checks its loop once. */
@@ -50,8 +50,9 @@ static __always_inline void unlock(struct pm_shard *shard)
  * after unlock().
  *
  * The lock is held, both in this function and when user space asks (the program wake_me). So the
- * request that this function takes was made before the append of this packet. The request cannot be
- * a later request, of a process that has already seen this append and has emptied the ring since.
+ * request that this function takes was made before this packet was appended. It cannot be a later
+ * request: user space makes a later request only after it has seen this append and emptied the
+ * ring.
  */
 static __always_inline bool take_wakeup_request(struct pm_shard *shard)
 {

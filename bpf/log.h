@@ -1,35 +1,35 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
 /*
- * Log access: finds space, copies a frame, writes its entry, publishes both.
+ * Log access: finds space for a frame, copies the frame, writes its entry, and publishes both.
  *
  * Invariants: the lock is held. The bytes are those that Log::append in crates/log writes, except
  * for the entry's checksum. Frame and entry are complete before `last` is stored. User space reads
  * `last` first, without the lock, and then the entries up to `last`. (x86-64 keeps stores in order,
  * so a compiler barrier is enough.)
  *
- * Spec: docs/spec/ordered-log.md §3 to §8. May not: decide whether a packet is to be appended, or
- * send anything.
+ * Spec: docs/spec/ordered-log.md §3 to §8. This file must not decide whether a packet is to be
+ * appended, or send anything.
  */
 #pragma once
 
 #include "lock.h"
 #include "packet.h"
 
-/* Free entries of the log. */
+/* Returns the number of free entries of the log. */
 static __always_inline __u64 free_entries(const struct pm_shard *shard)
 {
 	return pm_entries - (shard->last - shard->released);
 }
 
-/* The entry of this order, or the place at which it will be. */
+/* Returns the entry of this order, or the place where that entry will be. */
 static __always_inline struct pm_entry *entry_at(void *image, __u64 order)
 {
 	return image + 2 * PM_BLOCK_BYTES + (order & (pm_entries - 1)) * PM_ENTRY_BYTES;
 }
 
 /*
- * The offset in the frame ring for a frame of @bytes bytes, or -1 if the log is full. Frames are
- * contiguous: a frame that does not fit before the end of the ring goes to its start.
+ * Returns the offset in the frame ring for a frame of @bytes bytes, or -1 if the log is full.
+ * Frames are contiguous: a frame that does not fit before the end of the ring goes to its start.
  */
 static __always_inline __s64 find_frame_room(void *image, const struct pm_shard *shard, __u64 bytes)
 {
@@ -50,9 +50,8 @@ static __always_inline __s64 find_frame_room(void *image, const struct pm_shard 
 }
 
 /*
- * Are the frame and the entry of this order whole? Frame and entry of an order that is not released
- * are whole. Frame and entry of a released order are whole until another frame or entry is written
- * over them.
+ * Are the frame and the entry of this order whole? They are whole while the order is not released.
+ * After that they are whole until another frame or entry is written over them.
  */
 static __always_inline bool is_whole(const struct pm_shard *shard, const struct pm_entry *entry,
 				     __u64 order)
@@ -66,8 +65,8 @@ static __always_inline bool is_whole(const struct pm_shard *shard, const struct 
 }
 
 /*
- * Lets user space see the entry that was just written, and counts it as a witness for `applied`
- * (ordered-log.md §8): an order that two witnesses state is released.
+ * Publishes the entry that was just written to user space. The `applied` of the entry is a witness
+ * (ordered-log.md §8): an order that two witnesses report as applied is released.
  */
 static __always_inline void publish_entry(struct pm_shard *shard, __u64 at, __u64 head,
 					  __u64 applied)
@@ -104,8 +103,8 @@ static __always_inline void set_crc_and_tag(struct pm_header *h, __u32 crc, __be
 
 #if PM_KEYED
 /*
- * The tag of the entry whose header the packet has. The tag was made before the lock was taken, for
- * the order that was next; if another CPU has taken this order, the tag is made again.
+ * Returns the tag of the entry whose header the packet has. The tag was made before the lock was
+ * taken, for the order that was next; if another CPU has taken this order, the tag is made again.
  */
 static __always_inline __be64 tag_of_entry(struct xdp_md *ctx, const struct pm_packet *pkt,
 					   const struct pm_maps *m)
@@ -130,9 +129,9 @@ static __always_inline void reseal(struct pm_packet *pkt)
 #endif
 
 /*
- * Turns an update's header into that of its entry: the log keeps the packet as it now is, and the
- * next hop gets it. Seq and key hash stay as they are, and so do their contributions to the
- * checksum.
+ * Turns the header of an update into the header of its entry. The log keeps the packet in this
+ * form, and the next hop gets it in this form. Seq and key hash stay as they are, and so do their
+ * contributions to the checksum.
  */
 static __always_inline void make_append(struct xdp_md *ctx, struct pm_packet *pkt,
 					const struct pm_maps *m, const struct pm_session *session,
@@ -162,8 +161,8 @@ static __always_inline void make_append(struct xdp_md *ctx, struct pm_packet *pk
 }
 
 /*
- * Appends the packet; false if the log is full. With a @session, the packet is an update of that
- * session, and becomes an APPEND. Without a @session, the packet is an APPEND already.
+ * Appends the packet. Returns false if the log is full. With a @session, the packet is an update of
+ * that session, and becomes an APPEND. Without a @session, the packet is an APPEND already.
  */
 static __always_inline bool append(struct xdp_md *ctx, struct pm_packet *pkt,
 				   const struct pm_maps *m, const struct pm_session *session,

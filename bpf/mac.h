@@ -11,8 +11,8 @@
  * before the keys were read. A key of zeros is no key, and verifies nothing. Loops are bounded by
  * the largest payload.
  *
- * Spec: docs/spec/keys.md §1 and §3, docs/spec/pipeline.md §10. May not: derive keys, or decide
- * which sender may send which packet.
+ * Spec: docs/spec/keys.md §1 and §3, docs/spec/pipeline.md §10. This file must not derive keys, or
+ * decide which sender may send which packet.
  */
 #pragma once
 
@@ -140,8 +140,8 @@ static __always_inline __be64 mac_of(const struct pm_words *words, __u32 length,
 }
 
 /*
- * Was the packet sealed with this key, and is it unchanged? @offset and @length are those of its
- * payload. This function and the next three are global: the verifier checks each once.
+ * Was the packet sealed with this key, and is it unchanged? Its payload begins at @offset and has
+ * @length bytes. This function and the next three are global: the verifier checks each once.
  */
 __attribute__((noinline)) bool is_sealed(struct xdp_md *ctx, __u32 offset, __u32 length,
 					 __u64 first, __u64 second)
@@ -153,7 +153,7 @@ __attribute__((noinline)) bool is_sealed(struct xdp_md *ctx, __u32 offset, __u32
 	return !(mac_of(&words, length, first, second) ^ words.h->tag);
 }
 
-/* Makes the tag under this key of a packet that is to be sent. */
+/* Makes the tag, with this key, of a packet that will be sent. */
 __attribute__((noinline)) __u64 make_tag(struct xdp_md *ctx, __u32 offset, __u32 length,
 					 __u64 first, __u64 second)
 {
@@ -164,7 +164,7 @@ __attribute__((noinline)) __u64 make_tag(struct xdp_md *ctx, __u32 offset, __u32
 	return mac_of(&words, length, first, second);
 }
 
-/* Makes the tag under this key of a packet that will be sent as a header without a payload. */
+/* Makes the tag, with this key, of a packet that will be sent as a header without a payload. */
 __attribute__((noinline)) __u64 make_header_tag(struct xdp_md *ctx, __u32 offset, __u64 first,
 						__u64 second)
 {
@@ -179,8 +179,9 @@ __attribute__((noinline)) __u64 make_header_tag(struct xdp_md *ctx, __u32 offset
 	return sip_end(&s);
 }
 
-/* The input and the result of two MACs in one pass: the MAC of a packet, and the MAC of its entry.
- * */
+/*
+ * The input and the result of two MACs in one pass: the MAC of a packet, and the MAC of its entry.
+ */
 struct pm_seals {
 	__u64 from[2];		/* the key under which the packet was sealed */
 	__u64 own[2];		/* the key under which the entry will be sealed */
@@ -211,7 +212,10 @@ __attribute__((noinline)) bool verify_and_make(struct xdp_md *ctx, __u32 offset,
 	header = (const void *)words.h;
 	sip_begin(&a, seals->from[0], seals->from[1]);
 	sip_begin(&b, seals->own[0], seals->own[1]);
-	/* Values needed after the loop. Older kernels leave this function 96 bytes of stack. */
+	/*
+	 * These values are needed after the loop. Older kernels leave this function 96 bytes of
+	 * stack.
+	 */
 	seals->tail = last_word(words.last, length);
 	seals->tag = words.h->tag;
 #pragma clang loop unroll(full)

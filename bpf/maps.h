@@ -8,7 +8,8 @@
  * pm_closed their sizes. Every field has one writer at a time, which
  * crates/dataplane/src/xdp/shared.rs names, and is read and written as a whole word.
  *
- * Spec: docs/spec/pipeline.md §3. May not: decide anything about a packet, or write to the log.
+ * Spec: docs/spec/pipeline.md §3. This file must not decide anything about a packet, or write to
+ * the log.
  */
 #pragma once
 
@@ -129,7 +130,10 @@ struct {
 } pm_session_keys SEC(".maps");
 #endif
 
-/* Is the shard's address, and so that of all its clients and hops, an IPv6 address? */
+/*
+ * Is the shard's address an IPv6 address? The addresses of its clients and hops are of the same
+ * kind.
+ */
 static __always_inline bool is_ipv6_shard(void)
 {
 	return pm_address_high || (__u32)pm_address_low != 0xffff0000;
@@ -164,14 +168,19 @@ static __always_inline bool look_up_maps(struct pm_maps *m)
 	return m->shard && m->counts && m->image && m->hops;
 }
 
-/* A session that is served in the kernel. Both pointers are NULL if the session is not served in
- * the kernel. */
+/*
+ * A session that is served in the kernel. Both pointers are NULL if the session is not served in
+ * the kernel.
+ */
 struct pm_known {
 	struct pm_session *session;
 	const struct pm_session_keys *keys;	/* NULL without keys */
 };
 
-/* The session in this row. With keys, a session without a key is not served in the kernel. */
+/*
+ * Returns the session in this row, and fills in @known. With keys, a session without a key is not
+ * served in the kernel: the function then returns NULL.
+ */
 static __always_inline struct pm_session *session_in(const __u32 *row, struct pm_known *known)
 {
 	known->session = bpf_map_lookup_elem(&pm_sessions, row);
@@ -185,8 +194,8 @@ static __always_inline struct pm_session *session_in(const __u32 *row, struct pm
 }
 
 /*
- * The session with this id, if it is served in the kernel. The function looks in the session's
- * preferred row, then in the index. A free row has the id 0, which no session has.
+ * Returns the session with this id, or NULL if it is not served in the kernel. The function looks
+ * in the session's preferred row, then in the index. A free row has the id 0, which no session has.
  */
 static __always_inline struct pm_session *find_session(__be64 id, struct pm_known *known)
 {
@@ -202,10 +211,10 @@ static __always_inline struct pm_session *find_session(__be64 id, struct pm_know
 }
 
 /*
- * A zero that the verifier does not know to be zero. Added to a packet pointer, it gives a pointer
- * with an identity of its own: the bounds that the verifier learns for this pointer inside a loop
- * do not spread to the other packet pointers. So the verifier follows one state after the loop, not
- * one for each number of rounds.
+ * Returns 0, but in a way that hides the value from the verifier. Added to a packet pointer, the 0
+ * gives a pointer with an identity of its own: the bounds that the verifier learns for this pointer
+ * inside a loop do not spread to the other packet pointers. So the verifier follows one state after
+ * the loop, not one for each number of rounds.
  */
 static __always_inline __u32 unknown_zero(const struct pm_shard *shard)
 {
@@ -214,8 +223,10 @@ static __always_inline __u32 unknown_zero(const struct pm_shard *shard)
 
 #define COUNT(counts, what) ((counts)->what++)
 
-/* Counts a packet. Returns the time if the packet is timed, as one packet in 64 is, and otherwise 0.
- * */
+/*
+ * Counts a packet. One packet in 64 is timed: the function then returns the time. For all other
+ * packets it returns 0.
+ */
 static __always_inline __u64 count_packet(struct pm_counters *counts)
 {
 	return counts->packets++ % 64 ? 0 : bpf_ktime_get_ns();

@@ -8,8 +8,8 @@
  * of updates are verified from the session's part of the checksum (crc.h); all other headers are
  * verified in full.
  *
- * Spec: docs/spec/pipeline.md §1, points 1 to 4. May not: take the lock, or change a packet or a
- * map.
+ * Spec: docs/spec/pipeline.md §1, points 1 to 4. This file must not take the lock, or change a
+ * packet or a map.
  */
 #pragma once
 
@@ -19,8 +19,8 @@
 #define IP_DONT_FRAGMENT 0x4000
 
 /*
- * Is this UDP to the shard's address and port, or to those of the switch that the program runs in,
- * with no IP options, extension headers, fragments or VLAN tags?
+ * Is this a UDP packet to the address and port of the shard, or of the switch in which the program
+ * runs? And has it no IP options, extension headers, fragments or VLAN tags?
  */
 static __always_inline bool is_for_shard(struct xdp_md *ctx, struct pm_packet *pkt)
 {
@@ -47,8 +47,7 @@ static __always_inline bool is_for_shard(struct xdp_md *ctx, struct pm_packet *p
 		struct ipv6hdr *ip = pkt->ip;
 
 		/*
-		 * pm_address_* of an IPv4 shard is a mapped address, which never stands in a
-		 * packet.
+		 * pm_address_* of an IPv4 shard is an IPv4-mapped address, which no packet has.
 		 */
 		if (!is_ipv6_shard() || (void *)(ip + 1) > pkt->end || ip->nexthdr != IPPROTO_UDP)
 			return false;
@@ -84,8 +83,10 @@ static __always_inline bool is_well_formed(struct pm_packet *pkt)
 	       bpf_ntohs(pkt->udp->len) == sizeof(*pkt->udp) + PM_HEADER_LEN + length;
 }
 
-/* Whether the packet is an update of this shard and epoch, with zeros in the fields that a client
- * leaves zero. */
+/*
+ * Is the packet an update of this shard and epoch, with zeros in the fields that a client leaves
+ * zero?
+ */
 static __always_inline bool is_current_update(struct pm_packet *pkt, const struct pm_shard *shard)
 {
 	const struct pm_header *h;
@@ -211,14 +212,14 @@ static __always_inline bool is_packet_intact(struct xdp_md *ctx, struct pm_packe
 }
 
 #if PM_KEYED
-/* Result of looking at a packet's MAC. */
+/* The result of verifying a packet's MAC. */
 enum pm_seal {
 	PM_SEALED,		/* it is right */
 	PM_FORGED,		/* it is wrong: the packet is to be dropped */
 	PM_NOT_SURE,		/* wrong, but the keys may have changed: to user space */
 };
 
-/* The meaning of a MAC that does not verify under the keys of the packet's generation. */
+/* Returns what it means that a MAC does not verify with the keys of the packet's generation. */
 static __always_inline enum pm_seal seal_is_wrong(const struct pm_packet *pkt,
 						  const struct pm_maps *m)
 {
@@ -244,7 +245,7 @@ static __always_inline enum pm_seal verify_read(struct xdp_md *ctx, const struct
 }
 
 /*
- * Has the session's client sealed this update? If this device sends its entry on, the same pass
+ * Has the session's client sealed this update? If this device forwards the entry, the same pass
  * makes the entry's tag, for the order that the entry will most likely get.
  */
 static __always_inline enum pm_seal verify_update(struct xdp_md *ctx, struct pm_packet *pkt,
@@ -286,7 +287,7 @@ static __always_inline enum pm_seal verify_hop(struct xdp_md *ctx, const struct 
 }
 
 /*
- * Has the previous hop sealed this entry? If this device sends the entry on, the same pass makes
+ * Has the previous hop sealed this entry? If this device forwards the entry, the same pass makes
  * the entry's new tag; otherwise the tag is 0.
  */
 static __always_inline enum pm_seal verify_entry(struct xdp_md *ctx, struct pm_packet *pkt,

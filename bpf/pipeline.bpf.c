@@ -14,15 +14,16 @@
  * device turns the packet into a DURABLE, and the head turns the DURABLE into the acknowledgement
  * (hops.h): one packet passes down the chain and back.
  *
- * This file has the programs: `pipeline` is at the interfaces; `hold`, `release` and `wake_me` are
- * run by user space with BPF_PROG_TEST_RUN. Headers by stage: types.h, maps.h, crc.h, mac.h, packet.h,
- * lock.h, log.h, session.h, hops.h, reads.h, admit.h, lease.h, egress.h; together they are one
- * compilation unit.
+ * This file has the programs: `pipeline` is attached to the interfaces; `hold`, `release` and
+ * `wake_me` are run by user space with BPF_PROG_TEST_RUN. Headers by stage: types.h, maps.h, crc.h,
+ * mac.h, packet.h, lock.h, log.h, session.h, hops.h, reads.h, admit.h, lease.h, egress.h; together
+ * they are one compilation unit.
  *
  * Invariants: a packet that the pipeline does not process goes to user space unchanged. The
  * pipeline appends only while user space does not hold the shard.
  *
- * Spec: docs/spec/pipeline.md. May not: decide anything differently from the machine in user space.
+ * Spec: docs/spec/pipeline.md. This program must not decide anything differently from the machine
+ * in user space.
  */
 #include "admit.h"
 #include "egress.h"
@@ -43,8 +44,9 @@
 #endif
 
 /*
- * Processes packets between hops, and all packets that a client sends rarely. This, process_read()
- * and process_update() are global functions, so that the verifier checks each by itself.
+ * Processes packets between hops, and all packets that a client sends rarely. This function,
+ * process_read() and process_update() are global functions, so that the verifier checks each by
+ * itself.
  */
 __attribute__((noinline)) int process_hop_packet(struct xdp_md *ctx)
 {
@@ -204,8 +206,8 @@ up:
 }
 
 /*
- * Processes updates of clients. PM_IS_A_READ, PM_NOT_AN_UPDATE: the packet is no update, and is
- * unchanged.
+ * Processes updates of clients. It returns PM_IS_A_READ or PM_NOT_AN_UPDATE if the packet is no
+ * update; the packet is then unchanged.
  */
 __attribute__((noinline)) int process_update(struct xdp_md *ctx)
 {
@@ -277,9 +279,9 @@ int pipeline(struct xdp_md *ctx)
 }
 
 /*
- * Sets who admits from now on, and begins a new generation: a packet whose session was looked up
- * before is not admitted any more. XDP_DROP: the lock could not be taken in time, and nothing was
- * changed.
+ * Sets whether the pipeline admits packets from now on, and begins a new generation: a packet whose
+ * session was looked up earlier is not admitted any more. Returns XDP_DROP if the lock could not be
+ * taken in time; nothing has then changed.
  */
 static __always_inline int set_admits(bool admits)
 {
@@ -296,7 +298,7 @@ static __always_inline int set_admits(bool admits)
 	return XDP_PASS;
 }
 
-/* Run by user space to stop the pipeline's admission. */
+/* User space runs this program to stop the pipeline from admitting packets. */
 SEC("xdp")
 int hold(struct xdp_md *ctx)
 {
@@ -304,7 +306,10 @@ int hold(struct xdp_md *ctx)
 	return set_admits(false);
 }
 
-/* Run by user space when it has published its changes: the pipeline admits again. */
+/*
+ * User space runs this program when it has published its changes: the pipeline then admits packets
+ * again.
+ */
 SEC("xdp")
 int release(struct xdp_md *ctx)
 {
@@ -313,9 +318,9 @@ int release(struct xdp_md *ctx)
 }
 
 /*
- * User space runs this program before it sleeps. The program takes the lock. So when the program
- * returns, user space sees all that was appended before, and any CPU that appends later sees that
- * user space sleeps.
+ * User space runs this program before it sleeps. The program takes the lock. So when it returns,
+ * user space sees all that was appended before, and any CPU that appends later sees that user space
+ * sleeps.
  */
 SEC("xdp")
 int wake_me(struct xdp_md *ctx)

@@ -9,14 +9,18 @@
  * the request pass. A READ of a closed bucket goes to user space, so user space alone decides about
  * this READ.
  *
- * Spec: docs/spec/reads.md §1, §2 and §9. May not: know what is outstanding, or look into an update.
+ * Spec: docs/spec/reads.md §1, §2 and §9. This file must not know which requests are outstanding,
+ * or look into an update.
  */
 #pragma once
 
 #include "hops.h"
 #include "packet.h"
 
-/* The hash of a key in the index; never 0. This is the function mix() of crates/proto. */
+/*
+ * Returns the hash under which the index has a key; never 0. The function is the same as mix() of
+ * crates/proto.
+ */
 static __always_inline __u64 mix_hash(const struct pm_shard *shard, __be64 hash)
 {
 	__u64 mixed = bpf_be64_to_cpu(hash) ^ shard->read_secret;
@@ -29,8 +33,8 @@ static __always_inline __u64 mix_hash(const struct pm_shard *shard, __be64 hash)
 
 /*
  * Finds the bucket of an update that may be appended, and begins to load it. The bucket is seldom
- * in a cache, and the load has until note_update() to finish. (A new secret comes with a new
- * generation.)
+ * in a cache. Its load can finish while the CPU works on the packet, because only note_update()
+ * needs it. (A new secret comes with a new generation.)
  */
 static __always_inline void expect_update(struct pm_packet *pkt, const struct pm_shard *shard)
 {
@@ -66,14 +70,17 @@ struct pm_read {
 	__u32 count;			/* number of keys */
 	__u32 frame_len;
 	__u64 frame;		/* offset in the ring of the frame of the update that is shown */
-	__be64 order;		/* of that update; in a MISS what the store must have applied */
+	__be64 order;		/* of that update; in a MISS: the order to wait for */
 	__be64 version;		/* of the index; of a HIT: 0 */
 	__be64 hash;		/* of the first key, as it came */
 	__u64 device_incarnation;
-	bool kept;		/* an applied update may be shown, too */
+	bool kept;		/* an applied update may be shown too */
 };
 
-/* Finds the buckets of all keys. False if the payload is not that of a client's READ. */
+/*
+ * Finds the buckets of all keys. Returns false if the payload is not the payload of a client's
+ * READ.
+ */
 static __always_inline bool find_buckets(struct pm_packet *pkt, const struct pm_shard *shard,
 					 struct pm_read *read, __u32 zero)
 {
@@ -118,8 +125,10 @@ static __always_inline struct pm_header *frame_in(void *image, __u64 at)
 	return image + 2 * PM_BLOCK_BYTES + pm_entries * PM_ENTRY_BYTES + at;
 }
 
-/* Is the update of this order in the log, and of the key of the READ? If there is such an update,
- * @read describes it. */
+/*
+ * Does the log have an update with this order, and does the update change the key of the READ?
+ * If so, @read gets its description.
+ */
 static __always_inline bool show(void *image, const struct pm_shard *shard, __u64 order,
 				 struct pm_read *read)
 {
@@ -245,9 +254,9 @@ static __always_inline bool resize(struct xdp_md *ctx, int more, __u8 *headers, 
 }
 
 /*
- * Is the update whole, although it was copied without the lock? If the update is not released yet,
- * it is whole. The frame of a released update may have been overwritten meanwhile, so its check
- * takes the lock.
+ * Is the copy of the update whole, although it was made without the lock? If the update is not
+ * released yet, the copy is whole. The frame of a released update may have been overwritten during
+ * the copy, so in this case the check takes the lock.
  */
 static __always_inline bool is_still_whole(const struct pm_packet *pkt, const struct pm_maps *m,
 					   const struct pm_read *read)
@@ -270,9 +279,9 @@ static __always_inline bool is_still_whole(const struct pm_packet *pkt, const st
 }
 
 /*
- * Puts the update that is shown into the packet, in place of the READ's payload. If that cannot be
- * done, the result is false and the packet is as it was. In both cases all pointers into the packet
- * are invalid after.
+ * Puts the update that is shown into the packet, in place of the READ's payload. Returns false if
+ * that cannot be done; the packet is then unchanged. In both cases, all pointers into the packet
+ * are invalid afterwards.
  *
  * The lock is not held. User space writes over a frame only after it has held the shard, which
  * begins another generation.
@@ -293,8 +302,8 @@ static __always_inline bool put_update(struct xdp_md *ctx, const struct pm_packe
 		return false;
 	*crc = frame->payload_crc;
 	/*
-	 * `bytes` equals `length` if that is not 0: older verifiers (6.1) accept the bound only in
-	 * this form.
+	 * `bytes` equals `length` unless `length` is 0. Older verifiers (6.1) accept the bound only
+	 * in this form.
 	 */
 	OPAQUE(bytes);
 	bytes = (bytes & PACKET_MASK) + 1;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT
 /*
- * Redirects UDP datagrams (or TCP segments) to a range of ports to the AF_XDP socket of their receive queue. On
- * request, it redirects only packets to one address, and only datagrams that begin with a magic number.
+ * Redirects UDP datagrams (or TCP segments) whose destination port is in a given range: each goes
+ * to the AF_XDP socket of its receive queue. On request, the program redirects only packets to one
+ * address, and only datagrams that begin with a magic number.
  *
  * Invariants: all other packets pass, and so do all packets of a queue that has no socket. Loader:
- * crates/dataplane/src/af_xdp/redirect.rs. May not: change a packet, or read what follows the ports, except for the
- * magic number.
+ * crates/dataplane/src/af_xdp/redirect.rs. This program must not change a packet, or read what
+ * follows the ports, except for the magic number.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -16,7 +17,10 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-/* The socket of each queue; with pm_stride, of each queue for each port. The loader then raises max_entries. */
+/*
+ * The socket of each queue. If pm_stride is not 0: the socket of each queue, for each port. The
+ * loader then raises max_entries.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
 	__uint(max_entries, 64);

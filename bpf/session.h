@@ -6,13 +6,17 @@
  * whose checksum contribution it knows (`*_known`, `*_places`). The acknowledgement equals that of
  * Device::acknowledge in crates/proto byte for byte.
  *
- * Spec: docs/spec/pipeline.md §3, "Checksums" and "Sessions". May not: decide what to acknowledge.
+ * Spec: docs/spec/pipeline.md §3, "Checksums" and "Sessions". This file must not decide what to
+ * acknowledge.
  */
 #pragma once
 
 #include "log.h"
 
-/* The session of the update with this order, if that session is served in the kernel. */
+/*
+ * Returns the session of the update with this order, or NULL if that session is not served in the
+ * kernel.
+ */
 static __always_inline struct pm_session *find_session_of(void *image, __u64 order,
 							  struct pm_known *known)
 {
@@ -20,10 +24,10 @@ static __always_inline struct pm_session *find_session_of(void *image, __u64 ord
 }
 
 /*
- * Turns the packet's header into that of the session's acknowledgement, up to @seq of the session
- * and @order of the shard. The known contributions of an update's seq and of an entry's order to
- * the checksum serve for the acknowledgement too: it has both at the same offsets. With keys the
- * tag is made later (seal_ack()).
+ * Turns the packet's header into the header of the session's acknowledgement, up to @seq of the
+ * session and @order of the shard. The checksum contributions of seq and order, which are known
+ * from updates and entries, serve for the acknowledgement too, because it has both fields at the
+ * same offsets. With keys the tag is made later (seal_ack()).
  */
 static __always_inline void make_ack(struct pm_packet *pkt, struct pm_shard *shard,
 				     const struct pm_known *known, __u64 seq, __u64 committed)

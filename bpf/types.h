@@ -8,7 +8,7 @@
  * Structures that user space shares (pm_shard, pm_hops, pm_session, pm_counters) are not in this
  * file: they are generated from crates/dataplane/src/xdp/shared.rs into generated.h.
  *
- * Spec: docs/spec/pipeline.md. May not: contain code.
+ * Spec: docs/spec/pipeline.md. This file must not contain code.
  */
 #pragma once
 
@@ -26,8 +26,8 @@
 #include "generated.h"
 
 /*
- * 1: the program of a shard with keys. pipeline_keyed.bpf.c compiles it separately, so that the
- * program without keys has no code for keys.
+ * 1: this is the program for a shard with keys. It is compiled separately, by pipeline_keyed.bpf.c,
+ * so that the program without keys has no code for keys.
  */
 #ifndef PM_KEYED
 #define PM_KEYED 0
@@ -53,13 +53,13 @@
 #define PM_NOT_AN_UPDATE (-2)
 
 /*
- * The header of every packet (wire.md §1). Multi-byte fields are in network byte order. Four fields
- * have another meaning in each kind of packet (§2): they have one name for each kind. The meaning
- * of byte 5 depends on the kind too: the byte is part of kind_word, and each kind has a shift for
- * it (generated.h).
+ * The header of every packet (wire.md §1). Fields of several bytes are in network byte order. The
+ * meaning of four fields depends on the kind of packet (§2), so each of them has one name for each
+ * kind. The meaning of byte 5 depends on the kind too: the byte is part of kind_word, and each kind
+ * has a shift for it (generated.h).
  */
 struct pm_header {
-	__u64 kind_word;	/* magic, version, kind, flags, byte 5, length: compared as one */
+	__u64 kind_word;	/* magic, version, kind, flags, byte 5, length: all in one word */
 	__u64 shard_epoch;
 	__u64 device_incarnation;
 	__u64 session;
@@ -74,7 +74,7 @@ struct pm_header {
 	};
 	__be16 fragment_index, fragment_count;
 	__be32 payload_len, payload_crc, header_crc;
-	__u64 tag;		/* the token of the session, or of the shard between hops; with keys a MAC */
+	__u64 tag;		/* the token (of the session, or between hops); with keys a MAC */
 };
 _Static_assert(sizeof(struct pm_header) == PM_HEADER_LEN, "header");
 
@@ -111,13 +111,13 @@ struct pm_packet {
 	__u32 seq_crc;		/* the seq's part of fields_crc */
 	__u32 generation;	/* of the shard, before sessions were looked up */
 	bool ipv6;
-	bool to_switch;		/* to the address of the switch itself: what hops send */
+	bool to_switch;		/* it is addressed to the switch itself, as packets of hops are */
 	bool wake;		/* user space must be woken for this packet */
 	__u64 seq;
-	struct pm_bucket *bucket;	/* of an update of one key */
+	struct pm_bucket *bucket;	/* bucket of its key, if it is an update of one key */
 	/* Fields of a DURABLE that must be sent. */
 	__be64 persisted_be, room_be;
-	/* The destination of the packet, if it does not go back to its sender. */
+	/* The destination of the packet, if that is not its sender. */
 	__u64 to_high, to_low;	/* address, as in pm_address_high and pm_address_low */
 	__u32 to_port, way[4];
 	__u64 udp_sum;		/* over IPv6: the part of its UDP checksum that is kept */
@@ -138,6 +138,6 @@ enum pm_verdict {
 	PM_NO_NEWS,		/* nowhere: it changed nothing */
 	PM_USER_ACKS,		/* nowhere: user space acknowledges what it commits */
 	PM_HIT,			/* back to its sender, as the update that it asked for */
-	PM_MISS,		/* back to its sender: what the store must have applied */
-	PM_SILENCED,		/* nowhere: it would be an answer, and there is no lease */
+	PM_MISS,		/* back to its sender: the order that the store must have reached */
+	PM_SILENCED,		/* nowhere: it needs a lease, and there is none */
 };

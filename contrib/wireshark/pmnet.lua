@@ -110,7 +110,7 @@ local function declare(key, field)
   return field
 end
 
--- How numbers are shown that are no counts.
+-- Fields whose numbers are shown in hexadecimal, because they count nothing.
 local HEX = { magic = true, key_hash = true, tag = true, flags = true, payload_crc = true, header_crc = true, token = true,
   shard_token = true, front = true, client = true, reply_crc = true, nonce = true, log_uuid = true }
 local NAMES = { ["header.kind"] = WIRE.kinds, ["append.entry"] = WIRE.entries, ["nack.why"] = WIRE.let_go, ["command.form"] = WIRE.forms }
@@ -216,7 +216,7 @@ local function range(buffer, name)
   return buffer(spec.offset, spec.bytes)
 end
 
--- A number of 64 bits as text: Lua's own numbers are too short for it.
+-- Returns a number of 64 bits as text, because Lua's own numbers are too short.
 local function long(buffer, name)
   return tostring(range(buffer, name):uint64())
 end
@@ -231,7 +231,8 @@ local function view_of(kind, flags)
   return found
 end
 
--- The first reason for which a receiver refuses these bytes, in the order of docs/spec/wire.md §4.
+-- Returns the first reason for which a receiver refuses these bytes, in the order of docs/spec/wire.md §4; nil: there
+-- is none.
 local function reason_against(buffer)
   local length = buffer:reported_length_remaining()
   if length < WIRE.header_len then
@@ -241,7 +242,7 @@ local function reason_against(buffer)
   elseif length - WIRE.header_len > WIRE.payload_max then
     return "oversized"
   end
-  -- A capture may have cut the packet.
+  -- The checksums can only be checked if the capture has the whole packet.
   local whole = buffer:len() == length and pmnet.prefs.checksums
   local crc = at_name.header_crc
   if whole and crc32c(buffer:raw(0, crc.offset), buffer:raw(crc.offset + crc.bytes, WIRE.header_len - crc.offset - crc.bytes))
@@ -264,7 +265,7 @@ end
 
 -- Payloads ---------------------------------------------------------------
 
--- Text for people: what is not printable is shown as in C.
+-- Returns a text for people: characters that are not printable are written as escapes, as in C.
 local function printable(text, most)
   local shown = text:sub(1, most):gsub("[%c\128-\255]", function(char)
     return ({ ["\r"] = "\\r", ["\n"] = "\\n" })[char] or string.format("\\x%02x", char:byte())
@@ -272,7 +273,7 @@ local function printable(text, most)
   return #text > most and shown .. "…" or shown
 end
 
--- The first words of each RESP command in these bytes, as far as this fragment has them.
+-- Returns the first words of each RESP command in these bytes, as far as this fragment has them.
 local function commands_in(text)
   local found, at = {}, 1
   while at <= #text and #found < 64 do
@@ -328,7 +329,8 @@ local function add_members(tree, tvb, count)
   end
 end
 
--- Each of these returns a text for the column of information, or nil; false: the payload is not what its kind has.
+-- Functions that read a payload. Each returns a text for the column of information, or nil. False: the payload is not
+-- one of its kind.
 local payloads = {}
 
 function payloads.identity(tree, tvb)
@@ -439,10 +441,10 @@ function payloads.hashes(tree, tvb)
   end
 end
 
--- Kinds that are nothing without one.
+-- Kinds of packets that must have a payload.
 local NEEDS_PAYLOAD = { open = true, durable = true, recover = true, recover_reply = true }
 
--- Whose payload is read how.
+-- Returns the function that reads the payload of a packet with this view.
 local function reader_of(view, header)
   if view.name == "append" then
     return ({ open = payloads.identity, update = payloads.commands })[WIRE.entries[header.copies]]
@@ -460,14 +462,15 @@ end
 
 -- Which packet answers which ----------------------------------------------
 
--- By frame, and place in it: what was found at the first look at it. Wireshark looks at the packets in their order once, and later in any order.
+-- `answers`: for each packet (frame, and place in the frame), the request or answer that belongs to it. Wireshark
+-- dissects all packets once in their order, and later in any order, so the table is filled only in the first pass.
 local answers, asked, updates
 function pmnet.init()
   answers, asked, updates = {}, {}, {}
 end
 
 local function note_request(key, pinfo, place)
-  -- One that is sent again, or seen on its next hop, is the same request: its time is that of the first.
+  -- If a request is sent again, or was captured on several hops, its time is the time of its first packet.
   asked[key] = asked[key] or { frame = pinfo.number, time = pinfo.rel_ts }
   answers[place] = asked[key]
 end
@@ -496,7 +499,7 @@ local function note_ack(session, seq, pinfo, place)
     return
   end
   local count, newest = 0, nil
-  -- No further than the updates that were seen: a damaged ACK may name any number.
+  -- Only updates that were seen are looked at, because a damaged ACK may name any number.
   for number = open.acked + 1, math.min(seq, open.last) do
     local update = open[number]
     if update then
@@ -626,7 +629,7 @@ local function add_payload(tree, buffer, view, header)
   return payload, said
 end
 
--- Returns what is said of the packet in the column of information.
+-- Adds a packet to the tree. Returns the text for the column of information.
 local function dissect(buffer, pinfo, root, place)
   local tree = root:add(pmnet, buffer())
   local reason = reason_against(buffer)
@@ -663,8 +666,9 @@ local function dissect(buffer, pinfo, root, place)
   return table.concat(info, " ")
 end
 
--- A capture on the sender's machine shows packets of one size that were handed to the system at once as one (UDP_SEGMENT). The length of the
--- first, if another one follows it; otherwise all there is.
+-- A sender may hand several packets of one size to the system at once (UDP_SEGMENT). A capture on the sender's own
+-- computer then shows them as one datagram. Returns the length of the first packet, if another packet follows;
+-- otherwise the length of the whole datagram.
 local function length_of_first(buffer)
   if buffer:len() > WIRE.header_len then
     local length = WIRE.header_len + range(buffer, "payload_len"):uint()
@@ -684,7 +688,7 @@ function pmnet.dissector(buffer, pinfo, root)
   while from < buffer:len() do
     local rest = buffer(from):tvb()
     local length = length_of_first(rest)
-    -- Alone it is as it was captured, perhaps cut.
+    -- A datagram of one packet is dissected as it was captured, perhaps cut.
     local packet = length == buffer:len() and buffer or rest(0, length):tvb()
     infos[#infos + 1] = dissect(packet, pinfo, root, pinfo.number .. ":" .. #infos)
     from = from + length

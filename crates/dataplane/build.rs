@@ -1,7 +1,7 @@
-//! Compiles the in-kernel programs of `bpf/`, and generates `generated.h`, the header that they share with the Rust code.
+//! Compiles the programs in `bpf/`, and generates `generated.h`, the header that they share with the Rust code.
 //!
-//! Runs again when an input changes: a file in `bpf/` (headers included), or a source of `generated.h`, which are the
-//! two files below and the crates `wire` and `log`, to which this script is linked.
+//! The script runs again when an input changes: a file in `bpf/` (also a header), or a source of `generated.h`. These
+//! sources are the two files below, and the crates `wire` and `log`, to which this script is linked.
 
 use std::path::PathBuf;
 

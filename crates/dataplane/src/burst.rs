@@ -1,7 +1,7 @@
-//! Receives bursts from a UDP socket, and the remaining hops (time to live, or hop limit) of each datagram. A device
-//! needs the hops for datagrams that it passes on (`docs/spec/protocol.md` §4).
+//! Receives bursts from a UDP socket, with the remaining hops (time to live, or hop limit) of each datagram. A device
+//! needs the remaining hops of datagrams that it passes on (`docs/spec/protocol.md` §4).
 //!
-//! May not: send, or interpret a datagram.
+//! This module must not send, or interpret a datagram.
 
 #![allow(unsafe_code)]
 
@@ -13,14 +13,15 @@ use std::os::fd::AsRawFd;
 use libc::{c_int, c_void};
 use pmnet_proto::Peer;
 
-/// Messages per system call. A message may hold several datagrams that the kernel has merged (GRO).
+/// Maximum number of messages in one system call. A message may have several datagrams that the kernel has merged
+/// (GRO).
 const MESSAGES: usize = 32;
-/// Bytes of the buffer for one message: the most that the kernel merges.
+/// Bytes of the buffer for one message. The kernel does not merge more bytes.
 const SLOT_BYTES: usize = 65_536;
-/// Words for the control messages of one message: more than the requested control messages need.
+/// Words of the buffer for the control messages of one message. The requested control messages need less.
 const CONTROL_WORDS: usize = 64;
 
-/// The place into which the kernel writes the sender and the control messages of one message.
+/// Buffers into which the kernel writes the sender and the control messages of one message.
 struct Place {
     name: libc::sockaddr_storage,
     control: [u64; CONTROL_WORDS],
@@ -30,19 +31,19 @@ struct Place {
 pub(crate) struct Bursts {
     slots: Vec<u8>,
     places: Vec<Place>,
-    /// Senders of the last burst, each with the address of this machine to which it sent. A run of equal pairs is
-    /// listed once.
+    /// Senders of the last burst, each with the address of this computer to which it sent. Equal pairs that follow each
+    /// other are listed once.
     heard: Vec<(Peer, IpAddr)>,
 }
 
-/// The content of a message's control messages.
+/// The contents of a message's control messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Told {
-    /// The address of this machine to which the message was sent, if the socket reports it.
+    /// The address of this computer to which the message was sent, if the socket reports this address.
     to: Option<IpAddr>,
     /// Remaining hops; 0: not reported.
     hops: u8,
-    /// Length of each merged datagram; the last may be shorter.
+    /// Length of each merged datagram. The last datagram may be shorter.
     stride: usize,
 }
 
@@ -54,7 +55,8 @@ impl Bursts {
     pub(crate) fn new(socket: &UdpSocket) -> io::Result<Bursts> {
         let ipv4 = set(socket, libc::IPPROTO_IP, libc::IP_RECVTTL);
         if socket.local_addr()?.is_ipv6() {
-            // A socket for both families reports the hops of IPv4 as well, unless the system refused the option.
+            // A socket for both families also reports the hops of IPv4 datagrams, unless the system refuses this
+            // option.
             set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT)?;
         } else {
             ipv4?;
@@ -68,8 +70,8 @@ impl Bursts {
         })
     }
 
-    /// Returns the senders of the last burst, and the address of this machine that each sent to, as far as the socket
-    /// reports it.
+    /// Returns the senders of the last burst, each with the address of this computer to which it sent, as far as the
+    /// socket reports this address.
     pub(crate) fn heard(&self) -> &[(Peer, IpAddr)] {
         &self.heard
     }
@@ -140,7 +142,7 @@ impl Bursts {
     }
 }
 
-/// Returns the datagrams of a message. A datagram without any bytes counts, too.
+/// Returns the datagrams of a message. A message without bytes is one empty datagram.
 fn pieces(bytes: &[u8], stride: usize) -> impl Iterator<Item = &[u8]> {
     let empty = bytes.is_empty().then_some(bytes);
     empty.into_iter().chain(bytes.chunks(stride.max(1)))
@@ -206,7 +208,7 @@ fn told(header: &libc::msghdr, len: usize) -> Told {
             (libc::IPPROTO_IP, libc::IP_TTL)
             | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT)
             | (libc::SOL_UDP, libc::UDP_GRO) => {
-                // SAFETY: these three messages carry an integer, which may be unaligned.
+                // SAFETY: each of these three control messages carries an integer, which may be unaligned.
                 let value = unsafe { libc::CMSG_DATA(at).cast::<c_int>().read_unaligned() };
                 if level == libc::SOL_UDP {
                     told.stride = usize::try_from(value).unwrap_or(len);
@@ -215,7 +217,7 @@ fn told(header: &libc::msghdr, len: usize) -> Told {
                 }
             }
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
-                // SAFETY: this message carries such a structure, which may be unaligned.
+                // SAFETY: this control message carries such a structure, which may be unaligned.
                 let to = unsafe {
                     libc::CMSG_DATA(at)
                         .cast::<libc::in_pktinfo>()
@@ -224,7 +226,7 @@ fn told(header: &libc::msghdr, len: usize) -> Told {
                 told.to = Some(Ipv4Addr::from(to.ipi_addr.s_addr.to_ne_bytes()).into());
             }
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
-                // SAFETY: as for the structure above.
+                // SAFETY: this control message carries such a structure, which may be unaligned.
                 let to = unsafe {
                     libc::CMSG_DATA(at)
                         .cast::<libc::in6_pktinfo>()
@@ -234,7 +236,7 @@ fn told(header: &libc::msghdr, len: usize) -> Told {
             }
             _ => {}
         }
-        // SAFETY: as for the first message.
+        // SAFETY: the conditions of `CMSG_FIRSTHDR` still hold, and `at` points to a control message of this buffer.
         at = unsafe { libc::CMSG_NXTHDR(header, at) };
     }
     told
@@ -276,8 +278,8 @@ mod tests {
             let from = sender.local_address().unwrap();
             let mut out = Outbox::new();
             let mut expected = Vec::new();
-            // There are runs of datagrams of one size, which the kernel may merge. Between these runs there are
-            // datagrams of other sizes, and empty datagrams. Some datagrams have other hops.
+            // The datagrams include sequences of one size, which the kernel may merge. Between the sequences are
+            // datagrams of other sizes, and empty datagrams. Some datagrams have another hop limit.
             for number in 0..120_u8 {
                 let size = [300, 300, 300, 200, 0, 1_400][usize::from(number) % 6];
                 let bytes = vec![number; size];

@@ -1,6 +1,6 @@
-//! Facts about an interface, in the calling thread's network namespace.
+//! Reads properties of an interface in the calling thread's network namespace.
 //!
-//! May not: change an interface.
+//! This module must not change an interface.
 
 #![allow(unsafe_code)]
 
@@ -11,8 +11,8 @@ use std::os::fd::AsRawFd;
 
 /// `ETHTOOL_GCHANNELS` of the kernel's `ethtool.h`.
 const GET_CHANNELS: u32 = 0x3c;
-/// `ETHTOOL_GSSET_INFO`, `ETHTOOL_GSTRINGS`, `ETHTOOL_GSTATS`: the number of a driver's counters, their names, their
-/// values.
+/// `ETHTOOL_GSSET_INFO`, `ETHTOOL_GSTRINGS`, `ETHTOOL_GSTATS`: commands that read the number of a driver's counters,
+/// their names, and their values.
 const GET_SET_INFO: u32 = 0x37;
 const GET_STRINGS: u32 = 0x1b;
 const GET_STATS: u32 = 0x1d;
@@ -23,7 +23,7 @@ const COUNTERS_MAX: usize = 4096;
 /// Length of a counter's name, in words of eight bytes.
 const NAME_WORDS: usize = 4;
 
-/// `struct ethtool_channels`: the command, the highest possible numbers, the current numbers.
+/// `struct ethtool_channels`: the command, the highest possible numbers of queues, and the current numbers.
 #[derive(Default)]
 #[repr(C)]
 struct Channels {
@@ -53,7 +53,8 @@ impl Interface {
         }
     }
 
-    /// Returns the MTU of the interface. `None`: the address is that of all interfaces, or of no known interface.
+    /// Returns the MTU of the interface. `None`: the address stands for all interfaces, or belongs to no known
+    /// interface.
     pub(crate) fn mtu(&mut self) -> Option<usize> {
         if self.address.is_unspecified() {
             return None;
@@ -70,7 +71,7 @@ impl Interface {
         }
         let found = mtu(self.name.as_ref()?);
         if found.is_err() {
-            // The interface has another name now, or another interface has the address.
+            // The interface may have another name now, or another interface may have the address.
             self.name = None;
         }
         usize::try_from(found.ok()?).ok()
@@ -85,8 +86,8 @@ pub(crate) fn mtu(interface: &str) -> io::Result<u64> {
     Ok(u64::try_from(bytes).unwrap_or(0))
 }
 
-/// Returns the index of an interface. If an interface is removed and made again, it gets another index. `None`: there
-/// is no such interface.
+/// Returns the index of an interface. An interface that is removed and made again gets another index. `None`: there is
+/// no such interface.
 #[must_use]
 pub fn number(interface: &str) -> Option<u32> {
     nix::net::if_::if_nametoindex(interface).ok()
@@ -100,7 +101,7 @@ pub fn name(number: u32) -> Option<String> {
     name.into_string().ok().filter(|name| !name.is_empty())
 }
 
-/// Returns the number of receive queues. A driver that does not report it counts as having one.
+/// Returns the number of receive queues. If the driver does not report it, the result is 1.
 pub(crate) fn receive_queues(interface: &str) -> u32 {
     let mut channels = Channels {
         command: GET_CHANNELS,
@@ -115,11 +116,11 @@ pub(crate) fn receive_queues(interface: &str) -> u32 {
     }
 }
 
-/// Returns the number of packets that programs at an interface sent and the interface's driver refused: the sum of the
+/// Returns the number of packets that XDP programs have sent and the interface's driver has refused: the sum of the
 /// driver's counters of such packets. `None`: the driver has no such counter.
 #[must_use]
 pub fn refused_by_driver(interface: &str) -> Option<u64> {
-    // Space for twice as many counters as counted: a driver that has more queues meanwhile has more counters, too.
+    // The buffer has space for many counters, because a driver that gets more queues meanwhile also has more counters.
     let mut words = vec![0_u64; 2 + 2 * COUNTERS_MAX * NAME_WORDS];
     let mut call = |first: [u32; 4]| -> Option<Vec<u64>> {
         words.fill(0);
@@ -137,19 +138,19 @@ pub fn refused_by_driver(interface: &str) -> Option<u64> {
         .ok()?;
         Some(words.clone())
     };
-    // Command, reserved, mask of sets (64 bits), one number for each set.
+    // The words are: command, reserved, mask of sets (64 bits), and one number for each set.
     let info = call([GET_SET_INFO, 0, 1 << STATS, 0])?;
     let count = u32::from_ne_bytes(info[2].to_ne_bytes()[..4].try_into().ok()?);
     let count = usize::try_from(count)
         .ok()
         .filter(|count| (1..=COUNTERS_MAX).contains(count))?;
-    // Command, set, number of names; from the third number on the names, 32 bytes each.
+    // The words are: command, set, number of names, and then the names of 32 bytes each.
     let names: Vec<u8> = call([GET_STRINGS, STATS, u32::try_from(count).ok()?, 0])?
         .iter()
         .flat_map(|word| word.to_ne_bytes())
         .skip(12)
         .collect();
-    // Command, number of values; then the values.
+    // The words are: command, number of values, and then the values.
     let values = call([GET_STATS, u32::try_from(count).ok()?, 0, 0])?;
     let named = names.chunks(8 * NAME_WORDS).zip(&values[1..]).take(count);
     let refused = named
@@ -158,8 +159,8 @@ pub fn refused_by_driver(interface: &str) -> Option<u64> {
     refused.reduce(u64::saturating_add)
 }
 
-/// Returns whether a counter of this name counts packets that a program sent and the driver refused. Each driver has
-/// its own names.
+/// Returns whether a counter with this name counts packets that a program has sent and the driver has refused. Each
+/// driver has its own names for such counters.
 fn counts_refused(name: &[u8]) -> bool {
     let name = String::from_utf8_lossy(name);
     let name = name.trim_end_matches('\0');
@@ -186,8 +187,8 @@ fn ask(
     }
     fill(&mut request);
     let any = UdpSocket::bind("0.0.0.0:0")?;
-    // SAFETY: the request is a whole structure. The structure to which it points has at least the length that this
-    // command fills in. Request and structure live until the call has ended.
+    // SAFETY: the request is a whole structure. The structure to which the request points is at least as long as the
+    // data that this command writes. Request and structure live until the call has ended.
     let done = unsafe { libc::ioctl(any.as_raw_fd(), what, &raw mut request) };
     if done < 0 {
         Err(io::Error::last_os_error())

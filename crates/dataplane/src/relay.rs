@@ -1,7 +1,7 @@
-//! The UDP relay: a device with an address, to which clients or the previous device of the chain send.
+//! The UDP relay: a device that receives packets of clients, or of the previous device of the chain, at a UDP socket.
 //!
-//! One thread serves one shard. Several shards are several relays, each with its own port, log and core. May not: decide
-//! anything about a packet.
+//! One thread serves one shard. A process with several shards has several relays, each with its own port, log and core.
+//! This module must not decide anything about a packet.
 
 use crate::burst::Bursts;
 use crate::interface::Interface;
@@ -29,15 +29,15 @@ use std::time::Duration;
 pub struct RelayConfig {
     /// UDP address to listen on.
     pub listen: Peer,
-    /// The address to which clients send, if it is not `listen`: in switch mode the server's address, with the same
-    /// port.
+    /// The address to which clients send, if this is not `listen`. In switch mode it is the server's address, with the
+    /// same port.
     pub known_as: Option<IpAddr>,
-    /// The machine's settings.
+    /// Settings of the device's machine.
     pub device: DeviceConfig,
     /// Microseconds for which the loop polls after activity before it blocks.
     pub spin_micros: u64,
-    /// A handle that can end the loop, and to which the loop reports the device's state. With `device.leased` the
-    /// handle is also the source of the device's leases.
+    /// Connection to the agent of the device, which can end the loop, and to which the loop reports the device's state.
+    /// With `device.leased` the agent also provides the device's leases.
     pub lease: Option<Lease>,
     /// The cluster's keys, which may change while the relay runs. `device` has the current keys at the start. `None`:
     /// the keys do not change.
@@ -46,23 +46,23 @@ pub struct RelayConfig {
     pub pulse: Arc<Pulse>,
 }
 
-/// A device's side of its lease, or of the program that runs the device.
+/// The device's side of the connection to its agent, or to the program that runs the device.
 #[derive(Clone, Debug)]
 pub struct Lease {
     /// Messages between the device and its agent.
     pub words: Arc<LeaseWords>,
     /// The clock of the device and its agent.
     pub clock: Clock,
-    /// Time for which the lease store keeps a lease, or less; 0 without leases.
+    /// Length of a lease: at most the time for which the lease store keeps it; 0: no leases.
     pub length: Nanos,
 }
 
 const SOCKET_TOKEN: mio::Token = mio::Token(0);
-/// A device warns after this time out of service.
+/// If a device has not served for this long, it warns.
 const PATIENCE: Nanos = 5 * SECOND;
 const MEDIA_TOKEN: mio::Token = mio::Token(1);
 const FAST_PATH_TOKEN: mio::Token = mio::Token(2);
-/// Wakes the loop: the agent of its lease has a message, or there are other keys.
+/// Poll token of wake-ups: the agent has a message, or there are other keys.
 const WAKE_TOKEN: mio::Token = mio::Token(3);
 const MORE_TOKEN: mio::Token = mio::Token(4);
 /// Approximate number of bytes that a small datagram takes in the receive buffer.
@@ -79,10 +79,10 @@ pub(crate) struct Relay {
     clock: Clock,
     spin: Spin,
     poll: mio::Poll,
-    /// A poll can have only one waker.
+    /// The waker of the poll. A poll can have only one waker, so it is shared.
     waker: Arc<mio::Waker>,
     events: mio::Events,
-    /// The last wait made a system call, and did not only spin.
+    /// The last wait has made a system call, and has not only spun.
     asked: bool,
     lease: Option<Lease>,
     keys: Option<Latter<ClusterKeys>>,
@@ -132,7 +132,7 @@ impl Relay {
         Ok(relay)
     }
 
-    /// Lets a wait end when this descriptor becomes readable, too.
+    /// From now on a wait also ends when this descriptor becomes readable.
     pub(crate) fn wake_by(&self, fd: RawFd, token: mio::Token) -> io::Result<()> {
         let interest = mio::Interest::READABLE;
         self.poll
@@ -145,8 +145,8 @@ impl Relay {
         self.clock
     }
 
-    /// Returns whether the last wait made a system call. Only then is it known whether the socket has packets: a
-    /// spinning turn does not check the socket.
+    /// Returns whether the last wait has made a system call. Only a wait with a system call finds out whether the
+    /// socket has packets, because a spinning turn does not check the socket.
     pub(crate) const fn asked(&self) -> bool {
         self.asked
     }
@@ -156,9 +156,9 @@ impl Relay {
         self.socket.local_address()
     }
 
-    /// Lets a wait end when `latest` has other keys than the device. If `latest` already has other keys, the first turn
-    /// passes them to the device as a later turn does, because a fast path, or a server beside the device, has begun
-    /// with the device's keys.
+    /// From now on a wait also ends when `latest` has other keys than the device. If `latest` already has other keys
+    /// now, the first turn passes them to the device, like any later change. They must not become the device's first
+    /// keys, because a fast path, or a server beside the device, has already begun with the old keys.
     fn follow_keys(&mut self, own: &DeviceKeys, latest: &Latest<ClusterKeys>) {
         let print = own.cluster.print();
         let mut latter = latest.follow_on(|present| present.print() == print);
@@ -166,7 +166,7 @@ impl Relay {
         self.keys = Some(latter);
     }
 
-    /// Returns the device's machine and log, with a window that fits into the receive buffer.
+    /// Returns the device's node, with a receive window that fits into the socket's receive buffer.
     pub(crate) fn node<M: Media>(
         &mut self,
         mut device: DeviceConfig,
@@ -191,7 +191,7 @@ impl Port for Relay {
     fn receive(&mut self, deliver: &mut dyn FnMut(Peer, u8, &[u8])) -> io::Result<usize> {
         let from_nowhere = &mut self.from_nowhere;
         let received = self.bursts.receive(self.socket.io(), |from, hops, bytes| {
-            // No answer can be sent to port 0; only a forger sends from it.
+            // No answer can be sent to port 0, and only a forger sends from it.
             if from.port() == 0 {
                 *from_nowhere += 1;
             } else {
@@ -219,7 +219,7 @@ impl Port for Relay {
         if !self.paths.is_due(now, &self.socket) {
             return None;
         }
-        // A device that is also the server has no next hop in a network.
+        // If the device is also the server, its next hop is not in the network, and needs no path.
         let peers = [Some(next), before].into_iter().flatten();
         let peers = peers.filter(|peer| !peer.ip().is_unspecified());
         let own = self.interface.mtu().map(|mtu| (self.listen, mtu));
@@ -294,7 +294,7 @@ impl Port for Relay {
 }
 
 /// Returns whether only devices and servers exchange this kind of packet. A device sends such packets from its own
-/// address.
+/// address, even in switch mode.
 fn is_between_hops(datagram: &[u8]) -> bool {
     matches!(
         Header::kind_of(datagram),
@@ -310,17 +310,18 @@ fn is_between_hops(datagram: &[u8]) -> bool {
     )
 }
 
-/// Checks whether a socket can be bound to `listen`, so that nothing is made for an address that cannot be used.
+/// Checks whether a socket can be bound to `listen`, before anything is created for this address.
 ///
 /// # Errors
-/// A sentence with the reason; [`io::ErrorKind::Interrupted`]: asked to stop while another process had the port.
+/// A sentence with the reason; [`io::ErrorKind::Interrupted`]: the process was asked to stop while another process had
+/// the port.
 pub fn can_listen(listen: Peer, stop: &Stop) -> io::Result<()> {
     Socket::bind_patiently(listen, stop).map(drop)
 }
 
 /// Serves one shard on one UDP socket until stopped. With a fast path, the socket gets only packets that the fast path
-/// does not process. Calls `observe` once a turn. Calls `ready` once, when the device first serves, with the bound
-/// address and the pipeline.
+/// does not process. Calls `observe` once a turn. When the device first serves, calls `ready` once, with the bound
+/// address and the node.
 ///
 /// # Errors
 /// [`DeviceError`].
@@ -352,7 +353,7 @@ pub fn run<M: Media>(
     )
 }
 
-/// Serves a device with the additional parts that `make` gives it.
+/// Serves a device together with the other machines that `make` adds to it.
 ///
 /// # Errors
 /// [`DeviceError`].
@@ -377,8 +378,8 @@ pub fn run_with<N: Served>(
     })
 }
 
-/// State of a device: the epoch that it serves, or 0; whether it holds everything; the epoch in which it is ready to
-/// join, or 0.
+/// State of a device: the epoch that it serves, or 0; whether it holds all entries that it must hold; the epoch in
+/// which it is ready to join, or 0.
 type Place = (u32, bool, u32);
 
 /// Reports the device's needs and its state to the agent, if they have changed. `told`: the last report.
@@ -407,8 +408,8 @@ fn tell(words: &LeaseWords, machine: &Device, told: &mut Option<(Place, Option<S
     words.want(machine.needs_lease());
 }
 
-/// Whether a warning about `count` events is due: at the first event, and whenever the number of events has doubled.
-/// `told`: the number of events at the last warning.
+/// Whether a warning about `count` events is due. It is due at the first event, and when the number of events has
+/// doubled since the last warning. `told`: the number of events at the last warning.
 const fn is_due(count: u64, told: &mut u64) -> bool {
     let is_due = count >= told.saturating_mul(2) && count > 0;
     if is_due {
@@ -417,8 +418,8 @@ const fn is_due(count: u64, told: &mut u64) -> bool {
     is_due
 }
 
-/// Warns that sessions were ended because others needed their places, or because their client was started again. The
-/// warnings become rarer with time. `told`: the number of such sessions at the last warning.
+/// Warns, less and less often, that sessions were ended because other sessions needed their places, or because their
+/// client was started again. `told`: the number of such sessions at the last warning.
 fn tell_of_sessions(machine: &Device, told: &mut u64) {
     let counters = machine.counters();
     let all = counters.succeeded_sessions + counters.crowded_out_sessions + counters.crowded_opens;
@@ -454,8 +455,8 @@ fn tell_of_shares(machine: &Device, told: &mut u64) {
     }
 }
 
-/// Warns, less and less often, that clients came whose updates the server would skip. `told`: the number of such
-/// clients at the last warning.
+/// Warns, less and less often, that clients were refused because the server would skip their updates. `told`: the
+/// number of such clients at the last warning.
 fn tell_of_other_payloads(machine: &Device, told: &mut u64) {
     let refused = machine.counters().other_payloads;
     if is_due(refused, told) {
@@ -494,8 +495,8 @@ fn tell_of_unserved_fronts(machine: &Device, told: &mut u64) {
     }
 }
 
-/// Warns, less and less often, that processes of the other mode (with or without keys) send packets that this process
-/// cannot read. `told`: the number of such packets at the last warning.
+/// Warns, less and less often, that processes send packets with keys although this process has none, or the reverse.
+/// `told`: the number of such packets at the last warning.
 fn tell_of_the_other_mode(machine: &Device, told: &mut u64) {
     let packets = machine.counters().other_mode;
     if is_due(packets, told) {
@@ -512,8 +513,7 @@ fn tell_of_the_other_mode(machine: &Device, told: &mut u64) {
     }
 }
 
-/// Reports the device's service to the agent of its lease and in the log: when the device begins to serve, and when it
-/// has been out of service for long.
+/// Reports to the device's agent, and in the log, when the device begins to serve, and when it has not served for long.
 pub(crate) fn watch<M: Media>(
     lease: Option<Lease>,
     clock: Clock,
@@ -556,7 +556,7 @@ pub(crate) fn watch<M: Media>(
             .since(*out_of_service.get_or_insert_with(|| clock.now()))
             > PATIENCE
         {
-            // The warning is repeated as long as this lasts.
+            // While the device does not serve, the warning is repeated after each `PATIENCE`.
             out_of_service = Some(clock.now());
             match machine.waits_for() {
                 Some(text) => tracing::warn!("still waiting, as the server said last: {text}"),
@@ -620,8 +620,8 @@ mod tests {
         (Relay::open(&config, stop).unwrap(), own)
     }
 
-    /// Without the wake-up, the pipeline in the kernel would continue to serve a front that is now refused, until the
-    /// process wakes.
+    /// Without the wake-up, the pipeline in the kernel would still serve a front that is now refused, until the process
+    /// wakes for another reason.
     #[test]
     fn a_device_that_sleeps_is_woken_by_other_keys() {
         let (stop, _trigger) = Stop::new().unwrap();
@@ -645,7 +645,7 @@ mod tests {
         hangup.join().unwrap();
     }
 
-    /// A pipeline that was taken over with the first keys, and still admits, is held before it gets the new keys.
+    /// A pipeline was taken over with the first keys, and still admits. It is held before it gets the new keys.
     #[test]
     fn keys_that_came_while_the_device_started_come_in_its_first_turn() {
         let (stop, _trigger) = Stop::new().unwrap();

@@ -6,12 +6,12 @@
 
 use std::collections::HashSet;
 
-/// CPUs that append.
+/// Number of CPUs that append.
 const CPUS: usize = 2;
 /// Number of updates that each CPU appends.
 const UPDATES: u8 = 2;
 
-/// The time at which the pipeline reads and clears the word by which a process states that it sleeps.
+/// When the pipeline reads and clears the word with which a process states that it sleeps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Looks {
     /// While the CPU holds the lock under which it appends.
@@ -34,10 +34,10 @@ enum Cpu {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Process {
-    /// The process drains the ring, before it reads `last`.
+    /// The process drains the ring, and will then read `last`.
     Follows,
     Drained,
-    /// The process waits for the lock under which it states that it sleeps.
+    /// The process waits for the lock; it needs the lock to state that it sleeps.
     Asks,
     Inside,
     Asked,
@@ -73,7 +73,7 @@ impl State {
         }
     }
 
-    /// No CPU has a step left, and the process sleeps although there is an update.
+    /// Returns whether the process is lost: no CPU has a step left, and the process sleeps although there is an update.
     fn is_lost(&self) -> bool {
         self.cpus.iter().all(|cpu| *cpu == (Cpu::Idle, UPDATES))
             && self.process == Process::Sleeps
@@ -163,7 +163,8 @@ impl State {
     }
 }
 
-/// Tries every order of steps. Returns the number of states, and whether the process is lost in one of these states.
+/// Tries every order of steps. Returns the number of states that can occur, and whether the process is lost in one of
+/// them.
 fn explore(looks: Looks) -> (usize, bool) {
     let mut seen = HashSet::new();
     let mut open = vec![State::new()];
@@ -187,8 +188,8 @@ fn in_every_order_of_steps_the_process_sees_what_was_appended_or_is_woken() {
     assert!(!lost);
 }
 
-/// With an earlier version the model finds a bug: a process slept although an update was acknowledged. So the test
-/// above can fail.
+/// The test above can fail: for an earlier version, which had a bug, the model finds it. A process slept although an
+/// update was acknowledged.
 #[test]
 fn outside_the_lock_there_is_an_order_in_which_it_sleeps_for_good() {
     assert!(explore(Looks::Outside).1);

@@ -1,5 +1,5 @@
 //! A shard with keys over sockets (`docs/spec/keys.md`): two relays, the server of a program, and clients with the
-//! right key, with no key, and with that of another cluster.
+//! right key, without a key, and with the key of another cluster.
 
 use bytes::Bytes;
 use pmnet_client::{ClientConfig, Session};
@@ -25,7 +25,7 @@ const CLUSTER: ClusterKey = ClusterKey::new(*b"a key of cluster");
 const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(400);
 
-/// Returns addresses that are free at this moment.
+/// Returns addresses that no socket uses at this moment.
 fn free<const N: usize>() -> [Peer; N] {
     let sockets: [UdpSocket; N] = std::array::from_fn(|_| UdpSocket::bind("127.0.0.1:0").unwrap());
     sockets.map(|socket| socket.local_addr().unwrap())
@@ -76,7 +76,7 @@ fn front(cluster: &ClusterKey) -> FrontKey {
     cluster.front(cluster.front_id(b"web")).unwrap()
 }
 
-/// Counts updates, and answers each request with their number.
+/// Runs a program that counts updates, and answers each request with their number.
 fn count(mut program: Program, done: &AtomicBool) -> u64 {
     let mut updates = 0;
     while !done.load(Ordering::Relaxed) {
@@ -95,7 +95,7 @@ fn count(mut program: Program, done: &AtomicBool) -> u64 {
     updates
 }
 
-/// Ends all loops when dropped, also if the test fails.
+/// Ends all loops when it is dropped, even if the test fails.
 struct Ends<'a>(&'a AtomicBool, Vec<StopTrigger>);
 
 impl Drop for Ends<'_> {
@@ -131,7 +131,7 @@ fn who_has_a_key_is_served_and_nobody_else() {
         }
 
         let mut session = Session::start(client(head, Some(front(&CLUSTER))), LONG).unwrap();
-        // Updates that take one packet, updates that take several, and updates of one byte.
+        // Updates that need one packet, updates that need several packets, and updates of one byte.
         for bytes in [100, 5_000, 1] {
             let update: Bytes = payload(&vec![b'u'; bytes]).into();
             assert_eq!(

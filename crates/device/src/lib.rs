@@ -1,9 +1,9 @@
 //! The device node: the protocol machine and the ordered log, one burst at a time.
 //!
-//! A burst passes in one direction: datagrams → checked views → the machine's verdicts → `log.append` for all → one
-//! persist → [`pmnet_proto::device::Device::persisted`] → one burst out. Nothing is forwarded or acknowledged before
-//! `persisted`. Slow media do not block reception: bursts that arrive during a persist share the next persist.
-//! Not allowed here: opening sockets, reading clocks, drawing randomness.
+//! A burst is processed in these steps: datagrams → checked views → the machine's verdicts → `log.append` for each
+//! admitted packet → one persist → [`pmnet_proto::device::Device::persisted`] → one burst to send. Before `persisted`
+//! no entry is forwarded or acknowledged. A slow medium does not block reception: bursts that arrive during a persist
+//! share the next persist. This crate must not open sockets, read clocks or draw randomness.
 
 mod fast_path;
 mod node;

@@ -26,39 +26,40 @@ pub enum DeviceError {
          ones refuse is still served. Start this device again; what is acknowledged is in the log. {0}"
     )]
     Keys(std::io::Error),
-    /// The shard must stop; the text says why and what to do.
+    /// The shard must stop. The text says why, and what the operator must do.
     #[error("{0}")]
     Stopped(String),
 }
 
-/// Datagrams that were not acceptable packets, by reason ([`Reject::ALL`] gives the order).
+/// Numbers of datagrams that were not acceptable packets, one for each reason, in the order of [`Reject::ALL`].
 pub type Rejects = [u64; Reject::ALL.len()];
 
 /// The fast path, and the state of its admission.
 struct Fast {
     path: Box<dyn FastPath>,
-    /// The fast path is held, so only the machine admits.
+    /// The fast path is held, so that only the machine admits.
     held: bool,
-    /// The fast path was admitting when this node began, and the server has not answered this node yet.
+    /// The fast path was already admitting when this node was made, and the server has not answered this node yet.
     adopted: bool,
     /// The machine has followed entries of the fast path since the last [`DeviceNode::rest`].
     followed: bool,
-    /// The fast path's work with the neighbour hops, as the machine last saw it.
+    /// The fast path's progress with the neighbour hops, as the machine last took it in.
     seen: HopWork,
-    /// Address of the hop before, as the fast path was told.
+    /// Address of the previous hop, as the fast path was told.
     before: Option<Peer>,
-    /// The fast path talks to the neighbour hops.
+    /// The fast path itself exchanges packets with the neighbour hops.
     in_chain: bool,
-    /// The fast path hands all READs to the node until it is told to answer them.
+    /// The fast path passes all READs to the node, until it is told the state for READs again.
     reads_up: bool,
 }
 
-/// Longest time that entries of the fast path wait until the machine follows them. The server gets entries in bursts
-/// anyway, and a wake-up for each update would cost more than the update.
+/// Longest time until the machine follows an entry of the fast path. The machine is not woken for each update, because
+/// a wake-up would take longer than the update, and because the server gets entries in bursts anyway.
 const FOLLOW_EVERY: Nanos = MILLISECOND;
 
 /// Number of attempts to hold the fast path when the keys change. One attempt lasts as long as the fast path's own
-/// timeout. If the process ended instead, the fast path would continue with the old keys.
+/// timeout. After a failed attempt the process does not end at once, because the fast path would then continue with the
+/// old keys.
 const REKEY_TRIES: u32 = 3;
 
 /// Hop limit assumed for a datagram from a network that does not count hops.
@@ -70,17 +71,18 @@ pub struct DeviceNode<M> {
     log: Held<Log<M>>,
     fast: Option<Fast>,
     next: Peer,
-    /// A packet from the next hop's address was received and accepted as genuine.
+    /// A genuine packet from the next hop's address was received since the last [`DeviceNode::heard_next`].
     heard_next: bool,
     out: Outbox,
     rejects: Rejects,
-    /// Sender of the last foreign datagram. Foreign datagrams from the next hop are passed to this address.
+    /// Sender of the last foreign datagram that did not come from the next hop. Foreign datagrams from the next hop are
+    /// passed on to this address.
     foreign: Option<Peer>,
     stopped: Option<String>,
-    /// The port sends logged packets directly from the log's buffers.
+    /// The port can send logged packets directly from the log's buffers.
     sends_logged: bool,
-    /// In one [`DeviceNode::finish`], the node forwards as many entries as were appended since the last one, and at
-    /// most this number more.
+    /// Number of entries that one [`DeviceNode::finish`] may forward, in addition to the number of entries that were
+    /// appended since the last [`DeviceNode::finish`].
     forwards_max: usize,
     /// Last order in the log when entries were last forwarded.
     forwarded_at: u64,
@@ -90,7 +92,7 @@ pub struct DeviceNode<M> {
 }
 
 impl<M: Media> DeviceNode<M> {
-    /// Returns a device over a repaired log. Its incarnation has been raised durably by the repair.
+    /// Returns a device over a repaired log. The repair has already raised the log's incarnation durably.
     pub fn new(config: DeviceConfig, log: Log<M>, random: Random, now: Time) -> DeviceNode<M> {
         let state = LogState {
             log_uuid: log.identity().log_uuid,
@@ -119,9 +121,9 @@ impl<M: Media> DeviceNode<M> {
         }
     }
 
-    /// Adds a fast path, which appends to the same image. If the fast path admits already, for the same epoch and
-    /// incarnation, it continues before the server has answered this device. If the device answers by leases, the fast
-    /// path continues only until the deadline that it knows.
+    /// Adds a fast path, which appends to the image of this node's log. If the fast path already admits in the log's
+    /// epoch and incarnation, it continues even before the server has answered this device. If the device needs leases,
+    /// the fast path then answers only until the deadline that it knows.
     pub fn with_fast_path(mut self, mut path: Box<dyn FastPath>) -> DeviceNode<M> {
         if self.machine.is_leased() {
             path.answers_until(None);
@@ -129,8 +131,8 @@ impl<M: Media> DeviceNode<M> {
         self.machine.note_changes();
         let adopted = path.admits();
         if self.log.served() == self.log.incarnation() {
-            // The log already served in this incarnation: a RECOVER of the previous process may still be in the
-            // network.
+            // The log has already served in this incarnation, under an earlier process. A RECOVER of that process may
+            // still be in the network.
             self.machine.log_goes_on();
         }
         self.fast = Some(Fast {
@@ -146,21 +148,22 @@ impl<M: Media> DeviceNode<M> {
         self
     }
 
-    /// Prepares the node for a port that receives and sends packets in the log's own buffers. Such packets arrive by
-    /// [`DeviceNode::receive_in_place`], and are sent directly from the log ([`pmnet_proto::Place::logged`]).
+    /// Prepares the node for a port that receives and sends packets in the log's own buffers. The port gives received
+    /// packets to [`DeviceNode::receive_in_place`], and sends entries directly from the log
+    /// ([`pmnet_proto::Place::logged`]).
     pub fn with_packet_buffers(mut self) -> DeviceNode<M> {
         self.sends_logged = true;
         self
     }
 
-    /// In one [`DeviceNode::finish`], the node forwards as many entries as were appended since the last one, and at
-    /// most `entries` more (at least one), so the backlog shrinks. If entries are left over, `finish` returns `true`,
-    /// and the caller calls it again at once.
+    /// Limits the number of entries that one [`DeviceNode::finish`] forwards to the number of entries that were
+    /// appended since the last `finish`, plus `entries` (at least 1). So a backlog shrinks. If entries are left,
+    /// `finish` returns `true`, and the caller calls it again at once.
     pub(crate) fn forward_at_most(&mut self, entries: usize) {
         self.forwards_max = entries.max(1);
     }
 
-    /// Returns whether packets can come by [`DeviceNode::receive_in_place`].
+    /// Returns whether the port may call [`DeviceNode::receive_in_place`].
     pub fn has_packet_buffers(&self) -> bool {
         self.log.parameters().space != FrameSpace::Ring
     }
@@ -169,15 +172,16 @@ impl<M: Media> DeviceNode<M> {
     pub const fn machine(&self) -> &Device {
         &self.machine
     }
-    /// The lease store has answered: see [`Device::renewed`]. The fast path is told its new deadline at once.
+    /// Tells the device that its lease was given or renewed ([`Device::renewed`]), and tells the fast path its new
+    /// deadline at once.
     pub fn renewed(&mut self, epoch: u32, sent_at: Time, length: Nanos) {
         self.machine.renewed(epoch, sent_at, length);
         if let (Some(fast), Some(deadline)) = (&mut self.fast, self.machine.deadline()) {
             fast.path.answers_until(Some(deadline));
         }
     }
-    /// Sets other keys of the cluster: see [`Device::rekey`]. The fast path is held first, and is told the keys before
-    /// it admits again.
+    /// Sets other keys of the cluster ([`Device::rekey`]). The node first holds the fast path, and tells it the keys
+    /// before it admits again.
     ///
     /// # Errors
     /// [`DeviceError`].
@@ -200,11 +204,11 @@ impl<M: Media> DeviceNode<M> {
     pub fn log(&self) -> &Log<M> {
         &self.log
     }
-    /// Datagrams that were not acceptable packets.
+    /// Returns the numbers of datagrams that were not acceptable packets.
     pub const fn rejects(&self) -> &Rejects {
         &self.rejects
     }
-    /// Datagrams to send.
+    /// Returns the datagrams to send.
     pub const fn out(&self) -> &Outbox {
         &self.out
     }
@@ -216,7 +220,7 @@ impl<M: Media> DeviceNode<M> {
     pub fn divert(&mut self, to: Peer, other: &mut Outbox) {
         self.out.divert(to, other);
     }
-    /// Returns the medium in the state in which the death of the process would leave it.
+    /// Returns the medium as the death of the process would leave it.
     pub fn into_media(self) -> M {
         self.log.into_inner().into_media()
     }
@@ -253,7 +257,7 @@ impl<M: Media> DeviceNode<M> {
         }
     }
 
-    /// Takes in one datagram of a burst, from a network that does not count hops.
+    /// Processes one datagram of a burst, from a network that does not count hops.
     ///
     /// # Errors
     /// [`DeviceError`]: the device ends.
@@ -261,7 +265,7 @@ impl<M: Media> DeviceNode<M> {
         self.receive_with_hops(now, from, HOPS_USUAL, datagram)
     }
 
-    /// Takes in one datagram of a burst. `hops`: its remaining hop limit.
+    /// Processes one datagram of a burst. `hops`: its remaining hop limit.
     ///
     /// # Errors
     /// [`DeviceError`]: the device ends.
@@ -287,8 +291,8 @@ impl<M: Media> DeviceNode<M> {
             && self.machine.may_close(&packet.header)
             && !std::mem::replace(&mut fast.reads_up, true)
         {
-            // The READs are handed up before the machine follows the admitted entries, so that the fast path answers no
-            // READ after the barrier.
+            // The fast path must stop answering READs before the machine follows the admitted entries. Otherwise it
+            // could still answer a READ after the head has stamped the bypass with a barrier.
             fast.path.hand_reads_up();
         }
         self.follow(now)?;
@@ -315,8 +319,8 @@ impl<M: Media> DeviceNode<M> {
         }
     }
 
-    /// Takes in one packet of a burst that lies in a lent buffer of the log. `frame`: the packet's place in the frame
-    /// space.
+    /// Processes one packet of a burst. The packet lies in a lent buffer of the log. `frame`: the packet's range in the
+    /// frame space.
     ///
     /// # Errors
     /// [`DeviceError`]: the device ends.
@@ -381,8 +385,8 @@ impl<M: Media> DeviceNode<M> {
             self.foreign = Some(from);
             Some(self.next)
         };
-        // A device passes on foreign datagrams unchanged, with a hop limit reduced by one, as a router does. So the
-        // datagrams do not circle for ever if devices are wired in a circle.
+        // A device passes on foreign datagrams unchanged, with a hop limit reduced by one, as a router does. So a
+        // datagram cannot circle for ever among devices that are wired in a circle.
         let hops = hops.saturating_sub(1);
         if let Some(to) = to.filter(|_| hops > 0) {
             self.out.pass(to, datagram, hops);
@@ -397,15 +401,15 @@ impl<M: Media> DeviceNode<M> {
         appended(order, header);
     }
 
-    /// Answers a READ with the update at the order that `header` names. The payload is the client's, with the client's
-    /// length and checksum; the checksum is verified again.
+    /// Answers a READ by a HIT with the update of the order that `header` names. Length and checksum of the payload are
+    /// those that the client of the update has stated. The checksum is verified again.
     fn show(&mut self, to: Peer, header: &Header, most: FragmentSize, seal: Seal) {
         let kept = || {
             let alone = self.fast.is_none();
             self.log.kept_frame(header.order).filter(|_| alone)
         };
         // The update may be larger than the path to the reader allows: its fragment size was chosen for another path,
-        // or the path has shrunk.
+        // or the reader's path now carries less.
         let fits = |frame: &&[u8]| frame.len() <= most.datagram_bytes();
         let frame = self.log.frame(header.order).or_else(kept).filter(fits);
         let Some(frame) = frame else {
@@ -413,7 +417,7 @@ impl<M: Media> DeviceNode<M> {
             self.out.seal(seal, to, &miss, &[]);
             return;
         };
-        // A damaged entry is not shown. The reader uses another path after its timeout.
+        // A damaged entry is not sent. The reader gets no answer, and asks the server after its timeout.
         if let Ok(entry) = Packet::parse(frame) {
             let shown = Header {
                 payload_len: entry.header.payload_len,
@@ -424,35 +428,35 @@ impl<M: Media> DeviceNode<M> {
         }
     }
 
-    /// See [`Device::set_path`].
+    /// Tells the device the size of fragments that its paths carry ([`Device::set_path`]).
     pub fn set_path(&mut self, now: Time, size: FragmentSize) {
         self.machine.set_path(now, size, &mut self.out);
     }
 
-    /// As [`Device::bind`].
+    /// Notes that a NIC takes messages of a session on one more connection ([`Device::bind`]).
     pub fn bind_session(&mut self, session: u64, whose: Identity) -> bool {
         self.machine.bind(session, whose)
     }
 
-    /// As [`Device::unbind`].
+    /// Notes that such a connection is broken and its messages are processed ([`Device::unbind`]).
     pub fn unbind_session(&mut self, now: Time, session: u64) {
         self.machine.unbind(now, session);
     }
 
-    /// Removes the answers "no room" from the outbox: the refused messages are offered again, so the clients need not
-    /// know.
+    /// Removes NOT_LOGGED packets from the outbox. The refused messages are offered to the machine again, so their
+    /// clients need not know.
     pub(crate) fn tell_nobody_of_room(&mut self) {
         self.out.withdraw(&[Kind::NotLogged]);
     }
 
-    /// Returns whether the next hop was heard of since the last call. With keys, only a packet that a hop has sealed
-    /// counts.
+    /// Returns whether a packet has come from the next hop's address since the last call. With keys, only packets that
+    /// a hop has sealed count.
     pub fn heard_next(&mut self) -> bool {
         std::mem::take(&mut self.heard_next)
     }
 
-    /// Ends a burst: persists what was appended, releases what is durable, sends timers' packets.
-    /// `true` if something was done. Also to be called when a persist has completed.
+    /// Ends a burst: begins to persist appended entries, forwards and acknowledges durable entries, and runs timers.
+    /// Returns true if something was done. Must also be called when a persist has completed.
     ///
     /// # Errors
     /// [`DeviceError`]: the device ends.
@@ -477,8 +481,8 @@ impl<M: Media> DeviceNode<M> {
             self.hold(now)?;
         }
         let mut worked = self.persist()?;
-        // On a synchronous medium the first persist is already complete; the second call starts one for entries that
-        // arrived meanwhile.
+        // On a synchronous medium the first persist is already complete; the second call starts a persist for entries
+        // that arrived meanwhile.
         worked |= self.persist()?;
         self.forward(now);
         self.machine.weigh(now, self.room());
@@ -487,7 +491,7 @@ impl<M: Media> DeviceNode<M> {
         Ok(worked || self.out.len() != before)
     }
 
-    /// Forwards durable entries, at most the number allowed in one turn.
+    /// Forwards durable entries, but at most the number that one turn may forward.
     fn forward(&mut self, now: Time) {
         let last = self.log.last();
         let appended = last.saturating_sub(std::mem::replace(&mut self.forwarded_at, last));
@@ -514,7 +518,7 @@ impl<M: Media> DeviceNode<M> {
         }
     }
 
-    /// Takes the entries that the fast path appended into the machine.
+    /// Lets log and machine follow the entries that the fast path has appended.
     fn follow(&mut self, now: Time) -> Result<(), DeviceError> {
         let Some(fast) = self.fast.as_mut().filter(|fast| !fast.held) else {
             return Ok(());
@@ -531,7 +535,7 @@ impl<M: Media> DeviceNode<M> {
             return Err(self.stop(error.to_string()));
         }
         if !self.machine.is_serving() {
-            // The machine folds the whole log when the server has answered.
+            // The machine does not serve yet. It folds the whole log when the server has answered.
             return Ok(());
         }
         for order in first..=last {
@@ -565,8 +569,8 @@ impl<M: Media> DeviceNode<M> {
         Ok(())
     }
 
-    /// Tells the fast path all changes, and lets it admit again. This comes before any packet about the changes is
-    /// sent.
+    /// Tells the fast path all changes, and lets it admit again. The node does this before it sends any packet about
+    /// the changes.
     fn publish(&mut self, now: Time) -> Result<(), DeviceError> {
         let lags =
             |fast: &Fast| fast.in_chain && self.machine.fast_path_lags(&fast.seen, fast.before);
@@ -584,8 +588,8 @@ impl<M: Media> DeviceNode<M> {
             return Ok(());
         };
         fast.adopted = false;
-        // A mark ends when its END is applied. So the fast path learns the applied order first, and then that nothing
-        // is closed.
+        // The fast path must know the new applied order before it is told that buckets are open again, because a mark
+        // keeps all buckets closed until its END is applied.
         fast.path.applied(self.log.applied());
         let mut told = Ok(());
         let mut changed = Vec::new();
@@ -646,8 +650,8 @@ impl<M: Media> DeviceNode<M> {
         self.machine.next_timeout()
     }
 
-    /// Returns [`DeviceNode::next_timeout`] before a wait, and asks the fast path for a wake-up. If the fast path was
-    /// busy, this asks for no wake-up, and returns a time soon enough to look again.
+    /// Prepares a wait: returns [`DeviceNode::next_timeout`], and asks the fast path for a wake-up. If the fast path is
+    /// busy, the node asks for no wake-up, and returns an earlier time at which it looks at the fast path again.
     ///
     /// # Errors
     /// [`DeviceError::Port`]: the fast path cannot be asked.
@@ -663,14 +667,14 @@ impl<M: Media> DeviceNode<M> {
         if fast.held {
             return Ok(due);
         }
-        // The fast path may have worked between the last look and the request for a wake-up. `last` is read last,
-        // because `look` forgets the wake-ups until now.
+        // The fast path may have worked since the last look, before the request for a wake-up. `last` is read after
+        // `look`, because `look` forgets the wake-ups until now.
         let news = fast.path.look() != fast.seen && self.machine.is_serving();
         let more = news || fast.path.last() != self.log.last();
         Ok(if more { Some(now) } else { due })
     }
 
-    /// Brings the log to the state that the server gave, then serves (`docs/spec/protocol.md` §5).
+    /// Brings the log to the state in the server's answer, and then serves (`docs/spec/protocol.md` §5).
     fn resume(&mut self, now: Time, recovery: Recovery) -> Result<(), DeviceError> {
         self.hold(now)?;
         if let Some(fast) = &mut self.fast {
@@ -704,10 +708,10 @@ impl<M: Media> DeviceNode<M> {
         Ok(())
     }
 
-    /// Discards the whole log, durably: its entries belong to a chain that continues without this device
+    /// Discards the whole log durably. Its entries belong to a chain that continues without this device
     /// (`docs/spec/protocol.md` §5, "Joining").
     fn erase(&mut self, now: Time) -> Result<(), DeviceError> {
-        // The hold takes in all appended entries, so that the whole log is complete for its readers.
+        // The hold also follows all entries that the fast path has appended, so that the log is complete.
         self.hold(now)?;
         let went_on = self.fast.as_ref().is_some_and(|fast| fast.adopted);
         if went_on && self.log.last() > 0 {
@@ -717,7 +721,7 @@ impl<M: Media> DeviceNode<M> {
                     .to_owned(),
             ));
         }
-        // The serving mark is raised first, so every copy of the erased log has a lower mark.
+        // The serving mark is raised first, so every earlier copy of the log has a lower mark.
         self.log.mark_served()?;
         if let Some(fast) = &mut self.fast {
             fast.path.hold()?.forget_log()?;
@@ -731,7 +735,8 @@ impl<M: Media> DeviceNode<M> {
 
     fn stop(&mut self, text: String) -> DeviceError {
         if let Some(fast) = &mut self.fast {
-            // The shard stops, so nothing may be admitted. If even the hold fails, the text is still reported.
+            // The shard stops, so the fast path must not admit. If the hold fails, the reason of the stop is reported
+            // nevertheless.
             fast.held = fast.path.hold().is_ok();
         }
         self.stopped = Some(text.clone());
@@ -743,7 +748,7 @@ impl<M: Media> DeviceNode<M> {
         &mut *self.log
     }
 
-    /// Clean shutdown: everything appended becomes durable.
+    /// Shuts down cleanly: all appended entries become durable.
     ///
     /// # Errors
     /// [`DeviceError::Log`].

@@ -1,4 +1,4 @@
-//! `trait Port`: where a device's bursts come from and go to, and the loop that serves one.
+//! `trait Port`: the interface through which a device receives and sends its bursts, and the loop that serves a device.
 
 use crate::node::{DeviceError, DeviceNode};
 use pmnet_log::{Log, Media};
@@ -12,9 +12,9 @@ use std::os::fd::RawFd;
 /// Reason why [`Port::wait`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
-    /// Something may have arrived, or the time has come.
+    /// A datagram may have arrived, a persist may be complete, or the given time has come.
     Work,
-    /// The device is asked to stop.
+    /// The device must stop.
     Stop,
 }
 
@@ -32,9 +32,10 @@ pub struct Renewal {
 /// Counters of datagrams that a port could not send or receive normally.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
-    /// Datagrams that the operating system's send queue had no space for. The protocol sends them again.
+    /// Datagrams that were dropped because the operating system's send queue had no space. The protocol sends them
+    /// again.
     pub send_dropped: u64,
-    /// Errors reported for earlier datagrams (an unreachable next hop, mostly).
+    /// Errors that the system has reported for earlier datagrams, mostly because of an unreachable next hop.
     pub send_errors: u64,
     /// Datagrams from port 0, which cannot be answered.
     pub from_nowhere: u64,
@@ -42,27 +43,29 @@ pub struct PortCounters {
     pub fragmented: u64,
 }
 
-/// One turn of [`serve`], for its observer. Both times are read anew in each turn.
+/// One turn of [`serve`], for its observer. Both times are read in each turn.
 #[derive(Clone, Copy, Debug)]
 pub struct Turn {
-    /// Time before the turn received.
+    /// Time before the turn received its datagrams.
     pub began: Time,
-    /// Time after the turn received. Entries that were durable by then are acknowledged in this turn.
+    /// Time after the turn received its datagrams. Entries that were durable at this time are acknowledged in this
+    /// turn.
     pub now: Time,
-    /// Events of the port so far.
+    /// Counters of the port so far.
     pub port: PortCounters,
 }
 
-/// Fate of a packet in a lent buffer.
+/// The result of processing a packet in a lent buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// It was dropped: its sender may be forged.
+    /// The packet was dropped. Its sender may be forged.
     Refused,
-    /// It was taken in, and is needed no longer. It said nothing new, so it may be a repetition: it does not prove where its sender is.
+    /// The packet was processed, and its buffer is no longer needed. The packet said nothing new, so it may be a copy
+    /// from another host. So it does not prove its sender's address.
     NothingNew,
-    /// It was taken in, and is needed no longer.
+    /// The packet was processed, and its buffer is no longer needed.
     Heard,
-    /// It was taken in, and its buffer belongs to the log now.
+    /// The packet was processed, and its buffer now belongs to the log.
     Kept,
 }
 
@@ -70,11 +73,12 @@ pub enum Taken {
 pub trait Buffers {
     /// Lends a buffer to receive into or to send from. `None`: the log needs all remaining buffers.
     fn lend(&mut self) -> Option<u32>;
-    /// Stores a packet into a lent buffer at this offset of the frame space. Networks in user space use this.
+    /// Stores a packet into a lent buffer at this offset of the frame space. Only simulated networks in user space need
+    /// this.
     fn deposit(&mut self, at: usize, packet: &[u8]);
     /// Gives back a buffer that was lent or released.
     fn give_back(&mut self, number: u32);
-    /// Returns the next buffer that the log no longer needs; it counts as lent.
+    /// Returns the next buffer that the log no longer needs. The buffer counts as lent.
     fn poll_released(&mut self) -> Option<u32>;
     /// Returns whether the log has too few buffers for entries that it copies.
     fn wants(&self) -> bool;
@@ -98,7 +102,7 @@ impl<M: Media> Buffers for Log<M> {
     }
 }
 
-/// A device's side of the network: UDP relay, AF_XDP, a simulated link.
+/// The interface through which a device receives and sends its bursts: UDP sockets, AF_XDP, or a simulated network.
 pub trait Port {
     /// Receives one burst of a bounded number of datagrams without blocking, and returns their number. Each datagram
     /// comes with its remaining hop limit (time to live of IPv4, hop limit of IPv6), as it was on arrival.
@@ -108,8 +112,8 @@ pub trait Port {
     fn receive(&mut self, deliver: &mut dyn FnMut(Peer, u8, &[u8])) -> io::Result<usize>;
 
     /// Receives one burst of packets that lie in lent buffers of the log. `deliver` gets the sender, the remaining hop
-    /// limit and the place in the frame space, and returns the fate of the packet. A port without packet buffers
-    /// receives none.
+    /// limit and the range in the frame space, and returns what the device did with the packet. A port without packet
+    /// buffers receives no such packets.
     ///
     /// # Errors
     /// Errors that make the port unusable.
@@ -131,20 +135,20 @@ pub trait Port {
         Ok(())
     }
 
-    /// Tells the port the address of the hop before, if it is known, before each burst is sent. Only a port that sends
-    /// to hops in another way than to clients needs it.
+    /// Tells the port the address of the previous hop, if it is known. The loop calls this before each burst is sent.
+    /// Only a port that sends to hops and to clients by different means needs it.
     fn hop_before(&mut self, peer: Option<Peer>) {
         let _nothing = peer;
     }
 
-    /// Sends a burst. Foreign datagrams are sent with the hop limit given with them. A datagram that cannot be sent is
-    /// dropped and counted: the protocol sends it again.
+    /// Sends a burst. Foreign datagrams are sent with the hop limit that the outbox states for them. A datagram that
+    /// cannot be sent is dropped and counted: the protocol sends it again.
     ///
     /// # Errors
     /// Errors that make the port unusable.
     fn send(&mut self, out: &Outbox) -> io::Result<()>;
 
-    /// Tells that the next hop was heard of in this turn ([`DeviceNode::heard_next`]).
+    /// Tells the port that a packet has come from the next hop in this turn ([`DeviceNode::heard_next`]).
     fn heard_next(&mut self) {}
 
     /// Returns the last renewal of this device's lease, if it is new since the last turn.
@@ -157,20 +161,20 @@ pub trait Port {
         None
     }
 
-    /// Returns the events so far.
+    /// Returns the counters so far.
     fn counters(&self) -> PortCounters {
         PortCounters::default()
     }
 
-    /// Returns how many entries one turn forwards, at most, besides as many as the turn has appended; the next turns
-    /// forward the rest. Packets that arrive meanwhile wait for the end of the turn, so a port that needs time for each
-    /// packet returns a small number.
+    /// Returns the number of entries that one turn may forward in addition to the number of entries that it has
+    /// appended. The next turns forward the rest. Packets that arrive during a turn wait for its end, so a port that
+    /// needs much time for each packet returns a small number.
     fn forwards_max(&self) -> usize {
         usize::MAX
     }
 
-    /// Returns the largest fragments that the paths to the next hop and to the hop before carry, if the port has
-    /// measured them in this turn. A port need not measure in every turn.
+    /// Returns the largest fragments that the paths to the next hop and to the previous hop carry, if the port has
+    /// measured the paths in this turn. A port need not measure in every turn.
     fn paths(&mut self, now: Time, next: Peer, before: Option<Peer>) -> Option<FragmentSize> {
         let _unknown = (now, next, before);
         None
@@ -179,15 +183,15 @@ pub trait Port {
     /// Returns the current time. The loop reads it before and after a turn's reception.
     fn now(&self) -> Time;
 
-    /// Waits until something arrives, a persist completes, or `until`; may spin before it blocks.
-    /// `busy` says whether the last turn did something.
+    /// Waits until a datagram arrives, a persist completes, or the time `until`. May spin before it blocks. `busy`: the
+    /// last turn has done something.
     ///
     /// # Errors
     /// Errors that make the port unusable.
     fn wait(&mut self, busy: bool, until: Option<Time>) -> io::Result<Wake>;
 }
 
-/// The object that a port serves: a device, alone or together with other machines.
+/// The machines that [`serve`] serves through a port: a device, alone or together with others.
 pub trait Served: Sized {
     /// The medium of the device's log.
     type Medium: Media;
@@ -198,24 +202,24 @@ pub trait Served: Sized {
     /// Returns the device for changes.
     fn device_mut(&mut self) -> &mut DeviceNode<Self::Medium>;
 
-    /// As [`DeviceNode::rekey`], also for the machines beside the device.
+    /// Sets other keys of the cluster ([`DeviceNode::rekey`]), also in the machines beside the device.
     ///
     /// # Errors
-    /// As [`DeviceNode::rekey`].
+    /// The errors of [`DeviceNode::rekey`].
     fn rekey(&mut self, now: Time, keys: ClusterKeys) -> Result<(), DeviceError> {
         self.device_mut().rekey(now, keys)
     }
 
-    /// Returns a descriptor that becomes readable when there is work that does not come from the port. The port's wait
-    /// ends then, too.
+    /// Returns a descriptor that becomes readable when there is work that does not come from the port. It also ends the
+    /// port's wait.
     fn wakeup_fd(&self) -> Option<RawFd> {
         None
     }
 
-    /// As [`DeviceNode::receive_with_hops`].
+    /// Processes one datagram of a burst ([`DeviceNode::receive_with_hops`]).
     ///
     /// # Errors
-    /// As [`DeviceNode::receive_with_hops`].
+    /// The errors of [`DeviceNode::receive_with_hops`].
     fn receive_with_hops(
         &mut self,
         now: Time,
@@ -227,10 +231,10 @@ pub trait Served: Sized {
             .receive_with_hops(now, from, hops, datagram)
     }
 
-    /// As [`DeviceNode::receive_in_place`].
+    /// Processes one packet in a lent buffer ([`DeviceNode::receive_in_place`]).
     ///
     /// # Errors
-    /// As [`DeviceNode::receive_in_place`].
+    /// The errors of [`DeviceNode::receive_in_place`].
     fn receive_in_place(
         &mut self,
         now: Time,
@@ -241,10 +245,10 @@ pub trait Served: Sized {
         self.device_mut().receive_in_place(now, from, hops, frame)
     }
 
-    /// As [`DeviceNode::finish`].
+    /// Ends a burst ([`DeviceNode::finish`]).
     ///
     /// # Errors
-    /// As [`DeviceNode::finish`].
+    /// The errors of [`DeviceNode::finish`].
     fn finish(&mut self, now: Time) -> Result<bool, DeviceError> {
         self.device_mut().finish(now)
     }
@@ -259,26 +263,26 @@ pub trait Served: Sized {
         Ok(false)
     }
 
-    /// As [`Port::exchange`].
+    /// Lets port and log exchange buffers ([`Port::exchange`]).
     ///
     /// # Errors
-    /// As [`Port::exchange`].
+    /// The errors of [`Port::exchange`].
     fn exchange(&mut self, port: &mut dyn Port) -> io::Result<()> {
         port.exchange(self.device_mut().buffers())
     }
 
-    /// As [`DeviceNode::rest`].
+    /// Prepares a wait ([`DeviceNode::rest`]).
     ///
     /// # Errors
-    /// As [`DeviceNode::rest`].
+    /// The errors of [`DeviceNode::rest`].
     fn rest(&mut self, now: Time) -> Result<Option<Time>, DeviceError> {
         self.device_mut().rest(now)
     }
 
-    /// As [`DeviceNode::close`].
+    /// Shuts down cleanly ([`DeviceNode::close`]).
     ///
     /// # Errors
-    /// As [`DeviceNode::close`].
+    /// The errors of [`DeviceNode::close`].
     fn close(self) -> Result<(), DeviceError>;
 }
 
@@ -295,8 +299,8 @@ impl<M: Media> Served for DeviceNode<M> {
     }
 }
 
-/// Serves a port until the port returns [`Wake::Stop`], then closes the log cleanly. `observe` is called once a turn,
-/// at its end.
+/// Serves a port until the port returns [`Wake::Stop`], then closes the log cleanly. `observe` is called at the end of
+/// each turn.
 ///
 /// # Errors
 /// [`DeviceError`]: the port failed, the log failed, or the shard must stop.
@@ -329,8 +333,8 @@ pub fn serve<N: Served>(
             })
         })?;
         failed?;
-        // A process that was suspended may have received packets much later than `now`. So leases are judged by a time
-        // that is read after the reception.
+        // If the process was suspended, packets may have been received much later than `now`. So leases are judged by a
+        // time that is read after the reception.
         if let Some(renewal) = port.renewal() {
             node.device_mut()
                 .renewed(renewal.epoch, renewal.sent_at, renewal.length);

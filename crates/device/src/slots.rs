@@ -1,8 +1,9 @@
 //! Moves messages that a NIC has acknowledged on its own from its slots into the log (`docs/spec/verbs.md` §4, §5).
 //!
 //! Invariants: messages reach the machine in the order of their slots, also after a crash. Messages in slots are
-//! already acknowledged, so an update for which the log has no room stays in its slot, and all later messages wait. A
-//! slot is given back when its message is durable in the log. This module answers no client: the machine does.
+//! already acknowledged, so an update for which the log has no room stays in its slot, and all later messages wait.
+//! When a message is durable in the log, its slot may be posted again. Only the machine answers clients, and not this
+//! module.
 
 use std::collections::VecDeque;
 
@@ -12,37 +13,38 @@ use pmnet_log::slots::{Oldest, SlotQueue, SlotScan, SlotsError};
 use pmnet_proto::{Peer, Time};
 use pmnet_wire::{Header, Kind, Packet};
 
-/// Largest number of messages that one turn hands to the machine.
+/// Maximum number of messages that one turn gives to the machine.
 pub const SLOTS_A_TURN: usize = 64;
 
 /// Counters of slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlotCounters {
-    /// Messages that were handed to the machine.
+    /// Messages that were given to the machine.
     pub messages: u64,
     /// Slots that held an error instead of a message.
     pub holes: u64,
-    /// With keys: messages without a valid MAC. Each counts as a hole.
+    /// With keys: messages without a valid MAC. Each is also treated as a hole.
     pub forged: u64,
-    /// Turns that ended because the log had no room for an update.
+    /// Turns in which the log had no room for the update of the next slot.
     pub waits: u64,
 }
 
-/// The oldest slot, if it is open (incomplete) while later slots are complete.
+/// An open (incomplete) oldest slot while later slots are complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocked {
     /// Number of the slot.
     pub slot: u64,
-    /// Time since which the slot is known to be taken by a client.
+    /// Time since which it is known that a client has taken the slot.
     pub since: Time,
-    /// The client's connection has a number below this one: the slot was taken before the connection with this number
-    /// was made. A connection that is cleared ([`SlotQueue::is_cleared`]) does not have the slot either.
+    /// All connections that may have the slot have lower numbers than this: the slot was taken before a connection with
+    /// this number was made. Of the connections with lower numbers, those that [`SlotQueue::is_cleared`] excludes do
+    /// not have the slot.
     pub before: u32,
 }
 
-/// Complete slots that were seen while earlier slots were open. All slots before a complete one are taken by clients,
-/// so the times of several open slots run in parallel. `upto` and `next` grow from each sight to the next. There are at
-/// most as many sights as slots.
+/// The complete slots that were seen while earlier slots were open, each with the time. When a slot is complete,
+/// clients have taken all slots before it. So several open slots can have their times at once. `upto` and `next` grow
+/// from each sight to the next. There are at most as many sights as slots.
 #[derive(Debug, Default)]
 struct Sights(VecDeque<Sight>);
 
@@ -51,12 +53,13 @@ struct Sight {
     /// Number of the complete slot.
     upto: u64,
     since: Time,
-    /// Number that the next connection would get at that time.
+    /// Number that a next connection would have got at the time `since`.
     next: u32,
 }
 
 impl Sights {
-    /// Returns the oldest slot with its time, if it is open. `open`: the oldest slot, and the newest complete one.
+    /// Returns the oldest slot with its time, if this slot is open. `open`: numbers of the oldest slot and of the
+    /// newest complete slot; `None`: the oldest slot is not open.
     fn look(&mut self, now: Time, open: Option<(u64, u64)>, next: u32) -> Option<Blocked> {
         let Some((slot, newest)) = open else {
             self.0.clear();
@@ -81,7 +84,7 @@ impl Sights {
     }
 }
 
-/// The slots of one device that are posted.
+/// The posted slots of one device.
 #[derive(Debug)]
 pub struct Slots<Q> {
     queue: SlotQueue<Q>,
@@ -99,20 +102,21 @@ impl<Q: Media> Slots<Q> {
         &mut self.queue
     }
 
-    /// Returns the events so far.
+    /// Returns the counters so far.
     #[must_use]
     pub const fn counters(&self) -> SlotCounters {
         self.counters
     }
 
-    /// Takes the connections on which messages without a valid MAC came since the last call. They must be broken: the
-    /// NIC goes on acknowledging later messages of their sessions, and without the dropped message these have no effect.
+    /// Takes the connections on which messages without a valid MAC came since the last call. The caller must break
+    /// these connections: their NICs still acknowledge later messages of the sessions, but without the dropped message
+    /// the later messages have no effect.
     pub fn take_forgers(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.forgers)
     }
 
-    /// Hands complete messages to the machine, in order, at most [`SLOTS_A_TURN`] of them. `from` gives the address of
-    /// a connection's client. Call [`DeviceNode::finish`] and then [`Slots::keep`] afterwards.
+    /// Gives complete messages to the machine, in order, at most [`SLOTS_A_TURN`] of them. `from`: returns the address
+    /// of a connection's client. Afterwards the caller must call [`DeviceNode::finish`] and then [`Slots::keep`].
     ///
     /// # Errors
     /// [`DeviceError`]: the device ends.
@@ -137,7 +141,8 @@ impl<Q: Media> Slots<Q> {
                     let before = forged(node);
                     if !offer(now, node, from(connection), bytes)? {
                         self.counters.waits += 1;
-                        // The message is acknowledged and waits in its slot, so its client need not react.
+                        // The NIC has acknowledged the message, which now waits in its slot. So its client need not
+                        // send it again.
                         node.tell_nobody_of_room();
                         break;
                     }
@@ -153,16 +158,17 @@ impl<Q: Media> Slots<Q> {
         Ok(())
     }
 
-    /// Returns the oldest slot, if it is open while later slots are complete: its client is sending the message, or has
-    /// died while sending. `next`: the number that the next connection gets; numbers rise. Call this once a turn.
+    /// Returns the oldest slot, if it is open while later slots are complete: the slot's client is still sending the
+    /// message, or has died while sending. `next`: number that the next connection gets, which is above all earlier
+    /// numbers. The caller calls this once a turn.
     pub fn blocked(&mut self, now: Time, next: u32) -> Option<Blocked> {
         let newest = self.queue.newest();
         let open = self.queue.blocked().zip(newest);
         self.sights.look(now, open, next)
     }
 
-    /// Gives back the slots whose messages are durable in the log: begins to store the cursor, or checks whether the
-    /// store is complete.
+    /// Frees the slots whose messages are durable in the log: begins to write the cursor, or checks whether a write is
+    /// complete.
     ///
     /// # Errors
     /// [`SlotsError`]: no further slot may be posted.
@@ -183,7 +189,7 @@ impl<Q: Media> Slots<Q> {
         Ok(())
     }
 
-    /// Returns the medium in the state in which the death of the process would leave it.
+    /// Returns the medium as the death of the process would leave it.
     #[must_use]
     pub fn into_media(self) -> Q {
         self.queue.into_media()
@@ -202,9 +208,9 @@ fn offer<M: Media>(
     Ok(node.machine().counters().not_logged == before)
 }
 
-/// Returns the number of messages that a client with the front's key does not send; 0 without keys: no packets, packets
-/// without the right MAC, of another shard, or of a device. A message of an unknown session is not among them: its client
-/// may have ended the session. A repeated genuine message is not among them either.
+/// Returns the number of messages that a client with the front's key would not have sent: bytes that are no packet, and
+/// packets without the right MAC, of another shard, or of a device. Without keys the number is 0. Messages of unknown
+/// sessions are not counted, because a session may just have ended. Repeated genuine messages are not counted, either.
 fn forged<M: Media>(node: &DeviceNode<M>) -> u64 {
     if !node.machine().has_keys() {
         return 0;
@@ -223,7 +229,7 @@ pub struct SlotRecovery<Q> {
 }
 
 impl<Q: Media> SlotRecovery<Q> {
-    /// Begins with the first slot. None of the messages is known to be in the log yet.
+    /// Returns a recovery that begins with the first slot.
     #[must_use]
     pub const fn new(scan: SlotScan<Q>) -> SlotRecovery<Q> {
         SlotRecovery {
@@ -233,9 +239,10 @@ impl<Q: Media> SlotRecovery<Q> {
         }
     }
 
-    /// Takes one step, if the device serves. Returns true when all messages that count are durable in the log; until
-    /// then no client may connect. `unused`: an address to which nothing is sent, because clients get their answers
-    /// when they connect again. Call this again after [`DeviceNode::finish`].
+    /// Takes one step, if the device serves. Returns true when all messages that count are durable in the log. Until
+    /// then no client may connect, and the caller must call [`DeviceNode::finish`] and then this function again.
+    /// `unused`: sender address for the messages. Answers to it are not sent, because the clients get their answers
+    /// when they connect again.
     ///
     /// # Errors
     /// [`DeviceError`]: the device ends.
@@ -250,8 +257,8 @@ impl<Q: Media> SlotRecovery<Q> {
         }
         let before = node.machine().counters().admitted;
         let mut full = false;
-        // A hole says nothing about later slots. The machine knows which messages count: duplicates and messages after
-        // a gap do not.
+        // After a hole, later slots must be read, too. The machine decides which messages count: duplicates and
+        // messages after a gap do not.
         for slot in self.scan.slots().skip(self.next) {
             if let Some((header, bytes)) = logged(slot) {
                 can_verify(node, &header)?;
@@ -271,19 +278,19 @@ impl<Q: Media> SlotRecovery<Q> {
         Ok(log.durable() == log.last())
     }
 
-    /// Number of messages that were found in slots and were missing in the log.
+    /// Returns the number of messages that were found in slots and were missing in the log.
     #[must_use]
     pub const fn entered(&self) -> u64 {
         self.entered
     }
 
-    /// Returns the slots, ready to be posted: all messages that count are in the log.
+    /// Returns the slots, which can now be posted, because all messages that count are in the log.
     ///
     /// # Errors
     /// [`SlotsError`].
     ///
     /// # Panics
-    /// If [`SlotRecovery::turn`] has not been through all slots.
+    /// If [`SlotRecovery::turn`] has not returned true yet.
     pub fn begin(self) -> Result<Slots<Q>, SlotsError> {
         let slots = self.scan.slots().count();
         assert_eq!(
@@ -300,22 +307,23 @@ impl<Q: Media> SlotRecovery<Q> {
         })
     }
 
-    /// Returns the medium in the state in which the death of the process would leave it.
+    /// Returns the medium as the death of the process would leave it.
     #[must_use]
     pub fn into_media(self) -> Q {
         self.scan.into_media()
     }
 }
 
-/// Returns the packet in a slot, if it is complete and its kind takes a seq: only such packets were acknowledged.
+/// Returns the packet in a slot, if it is complete and of a kind that has a seq of its session. Only such packets count
+/// as acknowledged by the NIC.
 fn logged(slot: &[u8]) -> Option<(Header, &[u8])> {
     let packet = Packet::parse_first(slot).ok()?;
     let bytes = slot.get(..pmnet_wire::HEADER_LEN + packet.payload.len())?;
     matches!(packet.header.kind, Kind::Update | Kind::End).then_some((packet.header, bytes))
 }
 
-/// Stops the device if a message in a slot may be acknowledged, and cannot be verified because its key was removed while
-/// the device did not run (docs/spec/verbs.md §5).
+/// Stops the device if a message in a slot may have been acknowledged, but cannot be verified because the key of its
+/// front was removed while the device did not run (docs/spec/verbs.md §5).
 fn can_verify<M: Media>(node: &DeviceNode<M>, header: &Header) -> Result<(), DeviceError> {
     let machine = node.machine();
     let is_next = machine.admitted(header.session) == header.seq.checked_sub(1);
@@ -346,7 +354,7 @@ mod tests {
             })
         };
         assert_eq!(sights.look(Time(1), None, 7), None);
-        // Slots 10 and 12 are open. For 12 this is known when 13 is complete.
+        // Slots 10 and 12 are open. That slot 12 is taken is known once slot 13 is complete.
         assert_eq!(sights.look(Time(2), Some((10, 11)), 7), blocked(10, 2, 7));
         assert_eq!(sights.look(Time(3), Some((10, 13)), 8), blocked(10, 2, 7));
         assert_eq!(sights.look(Time(9), Some((10, 13)), 9), blocked(10, 2, 7));

@@ -1,21 +1,21 @@
 //! Packet buffers as frame space, and the owner of each buffer (`docs/spec/ordered-log.md` §11).
 //!
-//! A buffer is in one of four states: free; lent to the component that moves packets; live, because an entry of the log
-//! points into it; away, because a store in the same region has it. This module never sees the bytes of a buffer. At
-//! most [`Buffers::live_max`] buffers are live, so that reception never starves.
+//! A buffer is in one of four states. Free: nobody uses it. Lent: the component that moves packets has it. Live: an
+//! entry of the log points into it. Away: a store in the same region has it. This module never sees the bytes of a
+//! buffer. At most [`Buffers::live_max`] buffers are live, so that packets can always be received.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use crate::layout::{FrameSpace, Parameters, to_u64, to_usize};
 
-/// One buffer in this many, and at least [`RESERVE_MIN`], is never live.
+/// The log keeps a reserve of buffers that are never live: 1/16 of the buffers, but at least [`RESERVE_MIN`].
 const RESERVE_FRACTION: u64 = 16;
-/// Half of the reserve is lent, to receive into. The other half is for frames that are copied: those of ENDs, and
-/// packets that are not in a lent buffer.
+/// Smallest reserve. Half of the reserve is lent, so that packets can be received into it. The other half is for copied
+/// frames: ENDs that the device makes, and packets that are not in a lent buffer.
 const RESERVE_MIN: u64 = 8;
-/// Offset of a copied frame in its buffer, in bytes. The offset leaves space for the headers of Ethernet, IPv6 and UDP,
-/// so that the frame can be sent from the buffer, and is a multiple of a line.
+/// Offset of a copied frame in its buffer, in bytes. The offset is a multiple of a cache line. It leaves space for the
+/// headers of Ethernet, IPv6 and UDP, so that the frame can be sent from the buffer.
 const COPY_OFFSET: usize = 128;
 
 /// Owner of a buffer.
@@ -37,14 +37,14 @@ pub(crate) struct Buffers {
     holders: Vec<Holder>,
     /// Numbers of free buffers. The buffer that was used last is taken first, because it is in the CPU's cache.
     free: Vec<u32>,
-    /// Buffers that are no longer live and count as lent. The component that moves packets takes these buffers back,
+    /// Buffers that are no longer live and now count as lent. The component that moves packets must take them back,
     /// because it may still be sending from them.
     released: VecDeque<u32>,
     live: u64,
-    /// Number of buffers that belong to the log; the reserves are fractions of it.
+    /// Number of buffers that belong to the log. The reserve is a fraction of this number.
     own: u64,
     live_max: u64,
-    /// Number of free buffers that are not lent.
+    /// Number of free buffers that are kept for copies, and not lent.
     kept_for_copies: usize,
     lends: bool,
 }
@@ -72,7 +72,7 @@ impl Buffers {
         Some(buffers)
     }
 
-    /// Sets the number of buffers that belong to the log. A fraction of these buffers is never live.
+    /// Sets the number of buffers that belong to the log (`own`), and from it the reserve.
     fn count_on(&mut self, own: u64, entries: u64) {
         let reserve = (own / RESERVE_FRACTION).max(RESERVE_MIN);
         self.own = own;
@@ -99,8 +99,8 @@ impl Buffers {
         self
     }
 
-    /// Fills the lists in a region that a store shares: buffers without a kept frame count as away. The log will have
-    /// `own` buffers that it does not share with the store.
+    /// Ends the recovery of a log whose region a store shares: buffers without a kept frame count as away. `own`:
+    /// number of buffers that the store will lend to the log permanently.
     pub(crate) fn kept_beside_a_store(mut self, own: u64, entries: u64) -> Buffers {
         for holder in &mut self.holders {
             if *holder == Holder::Free {
@@ -109,7 +109,7 @@ impl Buffers {
         }
         self.free.clear();
         self.count_on(own, entries);
-        // Released buffers have to be polled from the beginning.
+        // Released buffers have to be polled from the start, because they may go to the store.
         self.lends = true;
         self
     }
@@ -175,7 +175,8 @@ impl Buffers {
         self.bytes - COPY_OFFSET
     }
 
-    /// Makes a buffer live for a frame of `len` bytes that is copied in. Returns the frame's offset.
+    /// Makes a free buffer live for a copied frame of `len` bytes. Returns the offset at which the frame must be
+    /// stored.
     pub(crate) fn copy(&mut self, len: usize) -> Option<usize> {
         if self.room() == 0 || len > self.copy_bytes_max() {
             return None;
@@ -251,7 +252,7 @@ impl Buffers {
         Some(number)
     }
 
-    /// Returns whether fewer buffers are free for copies than should be.
+    /// Returns whether fewer buffers are free than should be kept for copies.
     pub(crate) const fn wants(&self) -> bool {
         self.free.len() < self.kept_for_copies
     }
@@ -355,7 +356,8 @@ mod tests {
         (10..20).for_each(|number| all.take_in(number));
         let lent = all.lend().unwrap();
         assert!(all.keep_lent(&(index(lent) * 2048..index(lent) * 2048 + 100)));
-        // The frame is released before the first loan: the buffer still gets an owner.
+        // The frame is released before the first loan. The buffer must become free, because nobody polls released
+        // buffers yet.
         all.release(2048 + 64);
         all.release(index(lent) * 2048);
         assert_eq!(all.poll_released(), Some(1));

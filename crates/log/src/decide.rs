@@ -12,7 +12,7 @@ pub const DAMAGED_ORDERS_LISTED_MAX: usize = 32;
 pub enum Slot {
     /// All bytes are zero.
     Empty,
-    /// The slot is neither zero nor a valid entry.
+    /// The slot has bytes that are not zero, and no valid entry.
     Invalid(InvalidSlot),
     /// An entry that passed every check. Always `applied ≤ durable < order ≤ applied + slots`.
     Valid {
@@ -32,9 +32,9 @@ pub enum Slot {
 /// The results of a scan that [`decide`] needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// From the superblock: all orders up to this order need not be kept.
+    /// Applied order in the superblock: orders up to it need not be kept.
     pub applied: u64,
-    /// From the superblock: all orders up to this order were durable; `applied ≤ durable ≤ applied + slots`.
+    /// Durable order in the superblock: all orders up to it were durable; `applied ≤ durable ≤ applied + slots`.
     pub durable: u64,
     /// Epoch in the superblock.
     pub epoch: u32,
@@ -47,7 +47,7 @@ pub struct Summary {
 /// The steps that recovery takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// The entries in `applied + 1 ..= tail` are whole: keep them, erase the rest.
+    /// Keep the entries in `applied + 1 ..= tail`, which are whole, and erase the rest.
     Keep {
         /// All orders up to this order need not be kept.
         applied: u64,
@@ -65,8 +65,7 @@ pub enum Decision {
         /// Number of missing orders.
         total: u64,
     },
-    /// An entry has a later epoch or incarnation than the superblocks, so these are not the last superblocks of this
-    /// log.
+    /// An entry has a later epoch or incarnation than both superblocks. So the superblocks are old copies.
     SuperblockBehind {
         /// Order of an entry with a later epoch or incarnation.
         order: u64,
@@ -76,7 +75,7 @@ pub enum Decision {
 /// Decides which entries are kept (`docs/spec/recovery.md` §4).
 ///
 /// # Panics
-/// If the summary breaks the bounds that its fields state. (A scan has checked these bounds.)
+/// If the summary breaks the bounds that its fields state. A scan never returns such a summary.
 #[must_use]
 pub fn decide(summary: &Summary) -> Decision {
     let count = to_u64(summary.slots.len());
@@ -97,7 +96,7 @@ pub fn decide(summary: &Summary) -> Decision {
         }
     };
 
-    // The superblock, and every whole entry (kept or not), prove orders to be durable.
+    // The superblock and every whole entry, kept or not, prove that orders were durable.
     let (mut applied, mut proven) = (summary.applied, summary.durable);
     for slot in &summary.slots {
         let Slot::Valid {
@@ -136,8 +135,9 @@ pub fn decide(summary: &Summary) -> Decision {
         return Decision::Damaged { orders, total };
     }
 
-    // Whole entries that follow without a gap may have been durable and acknowledged: they are kept. Epoch and
-    // incarnation never decrease along a log, so an entry with a lower number is left from an earlier time.
+    // Whole entries that follow the proven orders without a gap may have been durable and acknowledged, so they are
+    // kept. Epoch and incarnation never decrease along a log. So an entry with a lower epoch or incarnation is a
+    // remnant of an earlier time.
     let mut tail = proven;
     let mut newest = if proven > applied {
         at(proven).unwrap_or((0, 0))

@@ -157,8 +157,8 @@ fn an_earlier_life_ends_the_tail() {
     }
 }
 
-/// Every summary of a ring of four slots: three laps of entries with every pair of statements, torn and empty slots,
-/// every superblock up to order 9. The test states the required properties without the algorithm.
+/// Every summary of a ring of four slots: entries of three laps with every pair of durable and applied orders, torn and
+/// empty slots, every superblock up to order 9. The test states the required properties without the algorithm.
 #[test]
 fn every_small_summary() {
     let mut choices: [Vec<Slot>; 4] = std::array::from_fn(|_| vec![EMPTY, TORN]);

@@ -10,9 +10,9 @@
 //! | payload crc | epoch | incarnation | fragment | of count | header len | kind | skew | crc  |
 //! +-------------+-------+-------------+----------+----------+------------+------+------+------+
 //! ```
-//! Lags are counted down from `order`. `crc` is CRC32C over the log's uuid and era, bytes 0..60, slot, generation and
-//! the frame's header; the payload has its own checksum, computed once by the client. This module turns entries into
-//! bytes and back; it does not interpret them.
+//! A lag is the distance from `order` down to the durable or applied order. `crc` is CRC32C over the log's uuid and
+//! era, bytes 0..60, slot, generation and the frame's header; the payload has its own checksum, computed once by the
+//! client. This module turns entries into bytes and back; it does not interpret them.
 
 use std::ops::Range;
 
@@ -28,17 +28,17 @@ const CRC_AT: usize = 60;
 /// The reason why a slot that is not zero holds no entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum InvalidSlot {
-    /// A field has an impossible value: the order belongs to another slot, or a lag, or the place or length of the
-    /// frame is impossible.
+    /// A field has an impossible value: the order belongs to another slot, a lag is impossible, or the frame's place or
+    /// length is impossible.
     Fields,
-    /// The checksum over entry, slot, lap, log and frame header is wrong.
+    /// The entry's checksum is wrong.
     Checksum,
     /// The frame's payload does not have the checksum that the entry states.
     Payload,
 }
 
-/// How a scan treats the payloads of frames. Without this check, a scan takes a torn entry for a whole one (protocol.md
-/// §8), as the simulator shows.
+/// Whether a scan checks the payloads of frames. A scan that does not check them takes an entry with a torn payload for
+/// a whole entry (protocol.md §8), as the simulator shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payloads {
     /// Payloads are checked, which is the only correct choice.
@@ -72,7 +72,7 @@ pub struct Entry {
     pub session: u64,
     /// Sequence number within the session.
     pub seq: u64,
-    /// This device's durable order when the entry was appended. The field proves that all orders up to this order were
+    /// Durable order of this device when the entry was appended: the entry proves that all orders up to it were
     /// durable.
     pub durable: u64,
     /// Highest order that this device had reclaimed when the entry was appended.
@@ -150,7 +150,7 @@ impl Entry {
         out
     }
 
-    /// Adds the checksum to an entry that was written without one; returns the entry's bytes.
+    /// Returns the bytes of an entry that was written without a checksum, with its checksum.
     pub(crate) fn seal(
         raw: &[u8; ENTRY_BYTES],
         key: &ChecksumKey,
@@ -162,7 +162,7 @@ impl Entry {
         out
     }
 
-    /// Reads an entry that is known to be valid: appended in this run, or checked by the scan.
+    /// Reads an entry that is known to be valid, because it was appended in this run, or a scan has checked it.
     pub(crate) fn decode(raw: &[u8; ENTRY_BYTES]) -> Entry {
         let order = u64::from_le_bytes(take(raw, 0));
         let below = |at| order.wrapping_sub(u64::from(u32::from_le_bytes(take(raw, at))));
@@ -185,7 +185,7 @@ impl Entry {
         }
     }
 
-    /// Reads an entry from `slot` of an untrusted image and makes every check of `docs/spec/recovery.md` §3. Returns
+    /// Reads an entry from `slot` of an untrusted image, with all checks of `docs/spec/recovery.md` §3. Returns
     /// `Ok(None)` if the slot is all zero.
     pub(crate) fn check(
         raw: &[u8; ENTRY_BYTES],
@@ -238,7 +238,7 @@ impl Entry {
     }
 }
 
-/// Values that bind a checksum to one log, era, slot and lap.
+/// The values that make a checksum valid only in one log, era, slot and lap.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChecksumKey {
     seed: u32,
@@ -246,7 +246,7 @@ pub(crate) struct ChecksumKey {
 }
 
 impl ChecksumKey {
-    /// Returns the key of the log `identity` in its era `era`, the number of its resets.
+    /// Returns the key of the log `identity`. `era`: number of the log's resets.
     pub(crate) fn new(identity: &Identity, era: u32, parameters: &Parameters) -> ChecksumKey {
         let seed = crc32c::crc32c_append(
             crc32c::crc32c(&identity.log_uuid.to_le_bytes()),
@@ -267,9 +267,9 @@ impl ChecksumKey {
     }
 }
 
-/// Returns the frame of `order` in the image of a log that another process or the kernel writes; `None` if its slot
-/// holds another order, or nothing that could be an entry. Only place and length are checked, so the function may be
-/// called only for orders that the writer has published and has not reclaimed.
+/// Returns the frame of `order` in the image of a log that another process or the kernel writes; `None`: the slot of
+/// `order` has another order, or no possible entry. Only place and length of the frame are checked. So the function may
+/// be called only for orders that the writer has published and has not reclaimed.
 #[must_use]
 pub fn frame_at<'a>(image: &'a [u8], parameters: &Parameters, order: u64) -> Option<&'a [u8]> {
     let entry = Entry::decode(&raw_slot(image, parameters, parameters.slot(order)));

@@ -36,7 +36,7 @@ pub enum LogError {
          nothing was changed"
     )]
     NotBlank,
-    /// The creation of the log was interrupted; it holds nothing.
+    /// The creation of the log was interrupted, and the log holds nothing.
     #[error(
         "PM1205 the making of this log was interrupted before it held anything: delete the file (zero the devdax device) \
          and start again"

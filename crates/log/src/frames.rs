@@ -23,7 +23,7 @@ pub(crate) struct FrameRing {
     size: usize,
     /// Offset of the end of the newest frame.
     head: usize,
-    /// End of the last frame before the newest skip to the start.
+    /// End of the last frame before the allocator last skipped to the start.
     lap_end: usize,
 }
 
@@ -51,8 +51,7 @@ impl FrameRing {
                     return None;
                 }
             }
-            // The newest frame is in the lap after the lap of the oldest frame. If both offsets are equal, no byte is
-            // free.
+            // The newest frame is one lap later than the oldest frame. If the two offsets are equal, no byte is free.
             Some(oldest) => (bytes <= oldest - self.head).then_some(self.head)?,
         };
         self.head = at + bytes;
@@ -68,7 +67,7 @@ impl FrameRing {
         Some(at)
     }
 
-    /// Notes a frame that the fast path placed by the same rule.
+    /// Notes a frame that the fast path has placed by the rule of [`FrameRing::allocate`].
     pub(crate) fn follow(&mut self, at: usize, bytes: usize) {
         if at < self.head {
             self.lap_end = self.head;
@@ -85,8 +84,8 @@ impl FrameRing {
         }
     }
 
-    /// Returns the number of bytes from the frame at `oldest` up to `end` (another frame's start, or the head), skipped
-    /// bytes included.
+    /// Returns the number of bytes from the frame at `oldest` up to `end`, with bytes that were skipped. `end`: start
+    /// of another frame, or the head.
     pub(crate) fn distance(&self, oldest: usize, end: usize) -> usize {
         if end > oldest {
             end - oldest
@@ -100,8 +99,8 @@ impl FrameRing {
         self.head
     }
 
-    /// Returns the bytes of all frames from the one at `first` to the newest: one range, or two if the ring skipped to
-    /// its start in between.
+    /// Returns the bytes of all frames from the frame at `first` to the newest frame: one range, or two ranges if the
+    /// allocator skipped to the start between them.
     pub(crate) fn since(&self, first: usize) -> [Range<usize>; 2] {
         if first < self.head {
             [first..self.head, 0..0]
@@ -133,7 +132,7 @@ mod tests {
         let mut ring = FrameRing::new(256, 0);
         assert_eq!(ring.allocate(None, 128), Some(0));
         assert_eq!(ring.allocate(Some(0), 64), Some(128));
-        // 64 bytes are left before the end, and nothing before the oldest frame.
+        // 64 bytes are free before the end of the ring, and no bytes before the oldest frame.
         assert_eq!(ring.allocate(Some(0), 128), None);
         // The oldest frame has been released: the new frame skips to the start, and the 64 bytes at the end stay unused
         // in this lap.

@@ -1,24 +1,24 @@
-//! A value that its owner holds, or has lent to another owner.
+//! A value that its owner either has, or has given to another owner.
 
 use std::ops::{Deref, DerefMut};
 
-/// Holds a value that can be handed over and taken back.
+/// Holds a value that can be given away and taken back.
 ///
 /// # Panics
-/// Any access panics while the value is handed over: the owner must take it back first.
+/// Any access panics while the value is given away: the owner must take it back first.
 #[derive(Debug)]
 pub struct Held<T>(Option<T>);
 
 impl<T> Held<T> {
-    /// Holds `what`.
+    /// Returns a holder that has `what`.
     pub const fn new(what: T) -> Held<T> {
         Held(Some(what))
     }
 
-    /// Hands the value over.
+    /// Gives the value away.
     ///
     /// # Panics
-    /// If the value is already handed over.
+    /// If the value is already given away.
     pub fn hand_over(&mut self) -> T {
         self.0.take().expect("it is here")
     }
@@ -26,7 +26,7 @@ impl<T> Held<T> {
     /// Takes the value back.
     ///
     /// # Panics
-    /// If the value was not handed over.
+    /// If the value was not given away.
     pub fn take_back(&mut self, what: T) {
         assert!(self.0.is_none(), "there is one");
         self.0 = Some(what);
@@ -35,7 +35,7 @@ impl<T> Held<T> {
     /// Returns the value, and ends this holder.
     ///
     /// # Panics
-    /// If the value is handed over.
+    /// If the value is given away.
     pub fn into_inner(self) -> T {
         self.0.expect("it is here")
     }

@@ -22,7 +22,7 @@ pub const ENTRIES_MIN: u64 = 64;
 pub const ENTRIES_MAX: u64 = 1 << 26;
 /// Smallest frame ring, in bytes.
 pub const FRAME_RING_BYTES_MIN: u64 = 4096;
-/// Largest frame ring, in bytes: a 32-bit number of a 64-byte line can address it.
+/// Largest frame ring, in bytes. Lines of 64 bytes in it are addressed by 32-bit numbers.
 pub const FRAME_RING_BYTES_MAX: u64 = 1 << 38;
 
 /// Possible sizes of a packet buffer, in bytes: those that AF_XDP accepts.
@@ -172,7 +172,7 @@ impl Parameters {
         order & (self.entries - 1)
     }
 
-    /// Returns the lap of an order, which is part of its entry's checksum.
+    /// Returns the lap of the metadata ring in which an order lies. The lap is part of the entry's checksum.
     pub(crate) const fn generation(&self, order: u64) -> u64 {
         order / self.entries
     }
@@ -182,7 +182,8 @@ impl Parameters {
         METADATA_OFFSET + to_usize(slot) * ENTRY_BYTES
     }
 
-    /// Returns the image ranges of the slots of `first ..= last`: one, or two if the ring wraps between them.
+    /// Returns the ranges in the image of the slots of `first ..= last`: one range, or two ranges if the ring wraps
+    /// between them.
     pub(crate) fn metadata_ranges(
         &self,
         first: u64,

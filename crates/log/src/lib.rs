@@ -4,12 +4,12 @@
 //! Purpose: keep admitted packets in order, make them durable one burst at a time, and return them after a crash
 //! exactly as they were, or report that they are damaged.
 //!
-//! Invariants: `applied ≤ durable ≤ last`. Every order reported durable survives the failures that the medium survives.
-//! Nothing that was not appended is ever returned. The log of another device or shard, or a damaged log, is never
+//! Invariants: `applied ≤ durable ≤ last`. Every order that was reported durable survives the failures that the medium
+//! survives. The log returns only what was appended. The log of another device or shard, or a damaged log, is never
 //! written.
 //!
-//! This crate does no IO, reads no clock, draws no random numbers, knows nothing of packets or
-//! networks. Everything that reaches the medium goes through [`Media`].
+//! This crate does no IO, reads no clock, draws no random numbers, and knows nothing of packets or networks. It reaches
+//! the medium only through [`Media`].
 
 mod buffers;
 mod decide;

@@ -1,8 +1,8 @@
 //! `trait Media`: every store, flush and fence of a log goes through this interface (`docs/spec/ordered-log.md` §2).
 //!
-//! A medium promises that a range which a completed persist covered is durable, with at least the contents that it had
-//! when the persist began. A medium does not promise any order between two stores without a completed persist between
-//! them. A store may also become durable before it is persisted. The atomic unit is an aligned store of 8 bytes.
+//! When a persist is complete, each range that it covers is durable, with the contents of the persist's start or with
+//! newer contents. A medium does not promise any order between two stores without a completed persist between them. A
+//! store may also become durable before it is persisted. The atomic unit is an aligned store of 8 bytes.
 
 use std::io;
 use std::ops::Range;
@@ -25,14 +25,14 @@ pub trait Media: Send {
     /// Stores `bytes` at `offset` of the image; not durable yet.
     ///
     /// # Panics
-    /// If the range is not inside the image. The log never stores into such a range.
+    /// If the range is not inside the image. The log never does this.
     fn store(&mut self, offset: usize, bytes: &[u8]);
 
     /// Begins to make the listed byte ranges durable, all of them as one persist.
     ///
     /// # Errors
-    /// [`MediaError`]. After an error nothing is known about the ranges, and the medium refuses
-    /// every later persist.
+    /// [`MediaError`]. After an error it is unknown which bytes of the ranges are durable, and the medium refuses every
+    /// later persist.
     ///
     /// # Panics
     /// If a persist is in flight already.

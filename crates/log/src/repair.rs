@@ -1,7 +1,7 @@
 //! Turns a [`Scan`] into a [`Log`], which is the only destructive step of recovery (`docs/spec/recovery.md` §5).
 //!
-//! Five steps, each durable before the next step begins. So a crash at any point leaves an image from which the same
-//! decision follows, or an image that keeps the same entries:
+//! Five steps, each durable before the next step begins. So after a crash at any point, a new recovery keeps the same
+//! entries:
 //!
 //! 1. persist both superblock copies as they are, and all kept entries that were not proven durable (a killed process
 //!    leaves stores that are visible and not yet durable);
@@ -36,9 +36,9 @@ impl<M: Media> Scan<M> {
         self.repair_with(decision, None)
     }
 
-    /// Does the same for a log of packet buffers in the region of a store (`docs/spec/packet-store.md` §11). Buffers
-    /// without a kept entry are away until the store lends them. The store lends buffers until `own` of them belong to
-    /// the log alone.
+    /// Repairs like [`Scan::repair`] a log of packet buffers in the region of a store (`docs/spec/packet-store.md`
+    /// §11). Buffers without a kept entry are away until the store lends them to the log. `own`: number of buffers that
+    /// the store will lend to the log permanently.
     ///
     /// # Errors
     /// The errors of [`Scan::repair`].
@@ -96,8 +96,8 @@ impl<M: Media> Scan<M> {
         Ok(Log::recovered(media, superblock, frames))
     }
 
-    /// Checks that the kept frames lie where the allocator places them, and returns the allocator in that state. If the
-    /// frames lie elsewhere, entries claim each other's bytes, which is damage.
+    /// Checks that the kept frames lie where the allocator places them, and returns the allocator in that state. Frames
+    /// in other places would overlap or leave gaps, which only damage can cause.
     fn placement(&self, applied: u64, tail: u64, own: Option<u64>) -> Result<Frames, LogError> {
         let parameters = &self.superblock.parameters;
         match Buffers::new(parameters) {
@@ -126,7 +126,7 @@ impl<M: Media> Scan<M> {
         for order in applied + 1..=tail {
             let entry = self.kept(order);
             let expected = match oldest {
-                // The first frame may be anywhere; its place determines the places of all later frames.
+                // The first frame may be in any place. Its place determines the places of all later frames.
                 None => {
                     ring = FrameRing::new(size, entry.frame_offset());
                     oldest = Some(entry.frame_offset());
@@ -177,8 +177,8 @@ fn damaged(order: u64, tail: u64) -> LogError {
     }
 }
 
-/// Zeroes every slot except those of `applied + 1 ..= tail`, and makes the whole metadata ring durable. The slots that
-/// look empty are zeroed, too, because their zeros may not be durable yet.
+/// Zeroes every slot except those of `applied + 1 ..= tail`, and makes the whole metadata ring durable. This includes
+/// slots that are already zero, because their zeros may not be durable yet.
 fn erase_all_but<M: Media>(
     media: &mut M,
     parameters: &Parameters,
@@ -187,7 +187,7 @@ fn erase_all_but<M: Media>(
 ) -> Result<(), LogError> {
     let kept = tail - applied;
     for index in kept..parameters.entries {
-        // The slots of applied + 1 + kept … applied + entries are all slots that are not kept, each once.
+        // The orders `applied + 1 + kept ..= applied + entries` name each slot that is not kept exactly once.
         let slot = parameters.slot(applied + 1 + index);
         if raw_slot(media.bytes(), parameters, slot) != [0; ENTRY_BYTES] {
             media.store(parameters.slot_offset(slot), &[0; ENTRY_BYTES]);

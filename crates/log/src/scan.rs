@@ -34,8 +34,8 @@ pub enum Finding {
         /// State of the copy.
         state: CopyState,
     },
-    /// A slot is neither empty nor an entry. This is normal for a torn burst, and for an entry whose frame was
-    /// overwritten after the entry had been reclaimed.
+    /// A slot is not empty, and holds no valid entry. This is normal after a torn burst, and for a reclaimed entry
+    /// whose frame was overwritten.
     Slot {
         /// Slot of the metadata ring.
         slot: u64,
@@ -61,9 +61,9 @@ pub struct Report {
     pub durable_hint: u64,
     /// Number of slots that are all zero.
     pub slots_empty: u64,
-    /// Number of slots that hold a whole entry, of any lap.
+    /// Number of slots that hold a valid entry, of any lap.
     pub slots_valid: u64,
-    /// Number of slots that are neither empty nor valid.
+    /// Number of slots that are not empty, and hold no valid entry.
     pub slots_invalid: u64,
     /// The first [`FINDINGS_MAX`] findings.
     pub findings: Vec<Finding>,
@@ -126,7 +126,7 @@ impl<M: Media> Scan<M> {
         Scan::open_with(media, expected, Payloads::Checked)
     }
 
-    /// Does the same as [`Scan::open`], but checks payloads only if `payloads` demands it. The simulator can leave
+    /// Reads the image like [`Scan::open`], but checks payloads only if `payloads` says so. Only the simulator leaves
     /// payloads unchecked.
     ///
     /// # Errors

@@ -10,10 +10,10 @@
 //! | epoch | incarnation | era |served| applied | durable | buffer bytes (version 2), zero |
 //! +-------+-------------+-----+------+---------+---------+--------------------------------+
 //! ```
-//! Counter `n` is written to copy `n mod 2`, so one write never touches the newest copy. `crc` is CRC32C over the block
-//! with `crc` as zero. The places of `crc` and `version` are the same in every format version. A change of epoch,
-//! incarnation or era counts only when both copies have it, so the later loss of one copy never brings an older value
-//! back.
+//! The superblock with counter `n` is written to copy `n mod 2`, so a write never touches the newest copy. `crc` is
+//! CRC32C over the block with `crc` as zero. The places of `crc` and `version` are the same in every format version. A
+//! change of epoch, incarnation or era is complete only when both copies have it. So a later loss of one copy never
+//! brings an older value back.
 
 use std::ops::Range;
 
@@ -21,8 +21,8 @@ use crate::error::LogError;
 use crate::layout::{BLOCK_BYTES, FrameSpace, Identity, Parameters, take};
 use crate::media::{Media, persist_now};
 
-/// Newest format version of the whole log that this crate reads and writes. In version 1 the frame space is a ring, in
-/// version 2 it is packet buffers.
+/// Newest format version of the whole log that this crate reads and writes. In version 1 the frame space is a ring; in
+/// version 2 it consists of packet buffers.
 pub const FORMAT_VERSION: u32 = 2;
 const VERSION_RING: u32 = 1;
 const VERSION_BUFFERS: u32 = 2;
@@ -30,8 +30,7 @@ const VERSION_BUFFERS: u32 = 2;
 const MAGIC: [u8; 8] = *b"PMNETLOG";
 const CRC_AT: usize = 12;
 const USED_BYTES: usize = 100;
-/// Limit of counters. A higher counter is refused, because it could not be increased further. No log is written often
-/// enough to reach this limit.
+/// Highest counter. A higher counter is refused as damaged, because no log is ever written so often.
 const COUNTER_MAX: u64 = u64::MAX / 2;
 
 /// Contents of a superblock.
@@ -44,7 +43,7 @@ pub(crate) struct Superblock {
     pub incarnation: u32,
     /// Number of resets. The number is part of every entry's checksum, so a reset makes all entries invalid at once.
     pub era: u32,
-    /// Last incarnation that was about to serve; 0: none.
+    /// Last incarnation that was marked to serve; 0: none.
     pub served: u32,
     /// All orders up to this order need not be kept.
     pub applied: u64,
@@ -231,7 +230,7 @@ pub struct Heading {
     pub identity: Identity,
     /// Incarnation, which every start raises.
     pub incarnation: u32,
-    /// Last incarnation that was about to serve.
+    /// Last incarnation that was marked to serve.
     pub served: u32,
 }
 
@@ -259,7 +258,7 @@ pub fn heading(image: &[u8]) -> Result<Heading, LogError> {
     })
 }
 
-/// Returns the size of the log in an image, or in the beginning of an image.
+/// Returns the size of the log in an image. The superblocks at the beginning of the image suffice.
 ///
 /// # Errors
 /// [`LogError`]: no superblock of the image can be read.
@@ -267,8 +266,8 @@ pub fn parameters(image: &[u8]) -> Result<Parameters, LogError> {
     Ok(read(image)?.0.parameters)
 }
 
-/// Returns the two superblock blocks of an image for a copy with a longer frame space: they state `frame_bytes`. A
-/// block that is no whole superblock is unchanged.
+/// Returns the two superblock blocks for a copy of an image with a longer frame space of `frame_bytes` bytes. A block
+/// that is no valid superblock stays unchanged.
 ///
 /// # Panics
 /// If `head` is shorter than two blocks.
@@ -306,7 +305,8 @@ fn unreadable(states: [CopyState; 2], image: &[u8]) -> LogError {
     }
 }
 
-/// Creates an empty log in a blank image, durably. The next step is [`Scan::open`](crate::Scan::open).
+/// Creates an empty log in a blank image. The log is durable when the call returns. The next step is
+/// [`Scan::open`](crate::Scan::open).
 ///
 /// # Errors
 /// [`LogError::Parameters`], [`LogError::Truncated`] (image too small), [`LogError::NotBlank`] when
@@ -341,7 +341,8 @@ pub fn format<M: Media>(
     superblock.commit(&mut media)
 }
 
-/// Returns whether every byte is zero. The function compares eight bytes at a time, because images have gigabytes.
+/// Returns whether every byte is zero. The function compares eight bytes at a time, because an image may have
+/// gigabytes.
 fn is_zero(bytes: &[u8]) -> bool {
     let (words, rest) = bytes.as_chunks::<64>();
     words.iter().all(|word| *word == [0; 64]) && rest.iter().all(|byte| *byte == 0)
@@ -407,8 +408,8 @@ mod tests {
         bad[3].applied = 1;
         bad[4].applied = u64::MAX - 1;
         bad[4].durable = u64::MAX - 1;
-        // Both copies have the highest counter. Found: the next write could not have a higher one, and the repair
-        // panicked.
+        // Both copies have the highest possible counter. Regression: the next write needed a higher counter, and the
+        // repair panicked.
         bad[5].counter = u64::MAX;
         for superblock in bad {
             assert_eq!(

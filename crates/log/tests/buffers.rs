@@ -1,5 +1,5 @@
-//! Packet buffers as frame space (`docs/spec/ordered-log.md` §11). `crash.rs` and `enumerate` test crashes: they run
-//! every history with packet buffers, too.
+//! Packet buffers as frame space (`docs/spec/ordered-log.md` §11). Crashes are tested in `crash.rs` and `enumerate`,
+//! which run every history with packet buffers, too.
 
 mod support;
 
@@ -81,7 +81,7 @@ fn a_full_log_leaves_buffers_to_receive_into_and_gives_all_of_them_back() {
     assert_eq!(log.append(&NEW, b"header", b"", 0), Err(Full::Frames));
     persist(&mut log);
     log.reclaim(log.durable());
-    // The first persist writes the first witness of the reclaim, the second persist the second witness.
+    // Two witnesses must state the reclaim, and each persist writes one of them.
     persist(&mut log);
     assert_eq!(log.poll_released(), None);
     persist(&mut log);
@@ -134,7 +134,7 @@ fn a_packet_that_is_not_in_a_lent_buffer_is_a_fault_of_ours() {
     log.deposit(at(number, 2000), &[1; 100]);
 }
 
-/// Two whole entries that claim one buffer. A run of a log never leaves such an image.
+/// Two whole entries that claim one buffer. No run of a log leaves such an image.
 #[test]
 fn a_buffer_that_two_entries_claim_is_damage() {
     let with = |first: &[u8], in_place: u32| {

@@ -1,6 +1,6 @@
-//! Long random histories with several restarts, in rings of other shapes than those of the enumeration. A crash forgets
-//! any subset of the unpersisted words and lines, during a repair too (`docs/spec/recovery.md` §6). `enumerate/main.rs`
-//! crashes at every moment of short histories.
+//! Long random histories with several restarts, in rings of other shapes than those of the enumeration. A crash, which
+//! may also come during a repair, forgets any subset of the unpersisted words and lines (`docs/spec/recovery.md` §6).
+//! `enumerate/main.rs` crashes at every moment of short histories.
 
 mod support;
 
@@ -47,7 +47,7 @@ fn run(seed: u64, parameters: &Parameters, lives: &[(Vec<Step>, End, u64)]) {
             End::Kill => log.into_media().kill(),
             End::Close => {
                 let mut medium = log.into_media();
-                // Another process can take over the visible state, and then close the log cleanly.
+                // Another process takes over the visible state, and then closes the log cleanly.
                 let mut again = recover(medium.clone().kill());
                 model.recovered(&again);
                 again.reclaim(model.applied);
@@ -61,7 +61,7 @@ fn run(seed: u64, parameters: &Parameters, lives: &[(Vec<Step>, End, u64)]) {
                 medium.crash()
             }
         };
-        // The repair also crashes, at one of its persists, and perhaps again.
+        // The repair crashes, too, at one of its persists, and perhaps several times.
         let mut at = *repair_crash;
         while at < 7 {
             medium.budget = Some(at);
@@ -120,7 +120,8 @@ proptest! {
     }
 }
 
-/// If orders were cut off and used again, the entries that once followed them must not appear after them.
+/// After a torn tail, orders are erased and given to new entries. The erased entries that followed the old entries must
+/// not appear after the new entries.
 #[test]
 fn a_torn_tail_never_comes_back() {
     let new = NewEntry {
@@ -147,8 +148,8 @@ fn a_torn_tail_never_comes_back() {
     }
 }
 
-/// The proof that orders up to 6 were durable is in an entry that repair erases. If one of these orders is damaged,
-/// that must be noticed, wherever the repair was interrupted.
+/// Only an entry that the repair erases proves that orders up to 6 were durable. If one of these orders is damaged, the
+/// next recovery must notice it, no matter at which step the repair was interrupted.
 #[test]
 fn damage_after_a_repair_that_erased_the_proof() {
     let new = NewEntry {

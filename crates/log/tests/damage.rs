@@ -1,5 +1,5 @@
-//! Damaged, foreign and hostile images. The result is a clear error and an unchanged image, or exactly what was
-//! appended. There is never a panic, and never invented contents (`docs/spec/recovery.md` §2–§4).
+//! Damaged, foreign and hostile images. The result is a clear error and an unchanged image, or exactly the appended
+//! entries. The code never panics, and never returns contents that were not appended (`docs/spec/recovery.md` §2–§4).
 
 mod support;
 
@@ -46,7 +46,7 @@ fn damage_below_the_proof_is_refused_and_the_image_is_left_alone() {
             let scan = Scan::open(sealed(bad), Some(EXPECTED)).unwrap();
             let decision = scan.decide();
             if order > proven {
-                // The last burst has no later witness, so it looks like a torn burst.
+                // No later entry proves that the last burst was durable, so it looks like a torn burst.
                 assert!(
                     matches!(decision, Decision::Keep { tail, .. } if tail == order - 1),
                     "{order} {decision:?}"
@@ -224,8 +224,9 @@ fn another_device_other_parameters_blank_truncated_foreign() {
     ));
 }
 
-/// A log whose creation was interrupted has only zeros after the fields of copy 1. With any other byte after them, the
-/// image is a damaged log, or no log of pmnet, and the error must not say that it may be deleted.
+/// A log whose creation was interrupted has only zeros after the fields of copy 1. If any other byte after these fields
+/// is not zero, the image is a damaged log, or no log of pmnet. Then the error must not say that the image may be
+/// deleted.
 #[test]
 fn only_an_empty_image_counts_as_an_interrupted_making() {
     let formatted = Forgetful::formatted(&SMALL, 0);
@@ -261,7 +262,8 @@ fn only_an_empty_image_counts_as_an_interrupted_making() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// If any bytes are damaged, the result is an error, or a run of entries without a gap, exactly as appended.
+    /// If any bytes are damaged, the result is an error, or a sequence of entries without a gap, exactly as they were
+    /// appended.
     #[test]
     fn random_damage_never_invents(seed: u64, hits in 1usize..40, spread in 0usize..3, orders in 1u64..200) {
         let (log, mut model) = filled(&SMALL, orders, 1 + seed % 7, orders.saturating_sub(30));
@@ -275,12 +277,13 @@ proptest! {
         let Ok(scan) = Scan::open(medium, Some(EXPECTED)) else { return Ok(()) };
         let decision = scan.decide();
         if let Ok(log) = scan.repair(decision) {
-            model.promised = 0; // The last burst has no later witness.
+            model.promised = 0; // No later entry proves that the last burst was durable.
             model.recovered(&log);
         }
     }
 
-    /// Hostile entries with right checksums in a log whose uuid is known: the work is bounded, and nothing panics.
+    /// An attacker knows the log's uuid, and writes entries with right checksums. The scan's work is bounded, and
+    /// nothing panics.
     #[test]
     fn hostile_slots_with_right_checksums(seed: u64, slots in 1usize..20) {
         let (log, _) = filled(&SMALL, 30, 5, 10);

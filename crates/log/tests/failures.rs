@@ -1,5 +1,5 @@
-//! A medium that fails once, at the start or the completion of any persist. After the failure the log accepts nothing,
-//! and reports nothing more as durable (ordered-log.md §2).
+//! A medium that fails once, at the start or the completion of any persist. After the failure the log accepts no
+//! entries, and reports no further orders as durable (ordered-log.md §2).
 
 mod support;
 
@@ -17,12 +17,13 @@ const NEW: NewEntry = NewEntry {
     fragment_count: 1,
 };
 
-/// Fails one persist, and no later persist: a log that continued after the failure would succeed.
+/// A medium that fails one persist, and would succeed in all later ones. So a log that wrongly continues after the
+/// failure would succeed.
 struct FailsOnce {
     medium: Forgetful,
     /// Number of persists that succeed before the failure.
     before: u64,
-    /// The persist fails at its start; otherwise when it is polled.
+    /// True: the persist fails at its start. False: it fails when it is polled.
     at_start: bool,
     failing: bool,
 }

@@ -28,8 +28,8 @@ fn append(log: &mut Log<Forgetful>, random: &mut Random) {
     log.persist_poll(true).unwrap();
 }
 
-/// Returns a log with `before + more` orders twice: as its owner wrote it, and as the fast path left it for an owner
-/// that knows only the first `before` orders.
+/// Returns a log with `before + more` orders twice: once written by its owner, and once as a fast path leaves it for an
+/// owner that knows only the first `before` orders.
 fn two(before: u64, more: u64, seed: u64) -> (Log<Forgetful>, Log<Forgetful>) {
     let mut random = Random(seed);
     let mut log = recover(Forgetful::formatted(&SMALL, seed));
@@ -70,7 +70,7 @@ fn what_was_followed_is_as_if_it_had_been_appended() {
             log.medium().bytes(),
             "seed {seed}: entries are sealed"
         );
-        // The log continues like this, to the end of the ring and beyond.
+        // Both logs continue in this way, until the rings have wrapped.
         let (mut log, mut random, mut again) = (log, Random(seed), Random(seed));
         for step in 0..30 {
             append(&mut log, &mut random);
@@ -199,7 +199,7 @@ fn a_frame_is_read_from_beside_only_where_its_order_is() {
     );
 }
 
-/// An applied entry stays readable until it is overwritten, and nothing else is ever taken for this entry.
+/// An applied entry stays readable until it is overwritten. After that, the log returns no other bytes for its order.
 #[test]
 fn what_is_applied_is_kept_until_it_is_overwritten() {
     for seed in 0..200 {
@@ -229,7 +229,7 @@ fn what_is_applied_is_kept_until_it_is_overwritten() {
                     kept += usize::from(seen.is_some() && at + 20 < last);
                 }
             }
-            // The ring has at least these bytes.
+            // The frames of the last orders all fit into the ring, so they must still be readable.
             let bytes = frames[frames.len().saturating_sub(9)..]
                 .iter()
                 .map(Vec::len);

@@ -1,5 +1,5 @@
-//! The format byte by byte, as ordered-log.md §5 and §6 describe it, computed a second time in this test. The tests
-//! also violate each check of recovery.md §2 and §3 alone, with all other fields right.
+//! The format byte by byte, as ordered-log.md §5 and §6 describe it, computed by this test's own code. Further tests
+//! violate each check of recovery.md §2 and §3, one at a time, with all other fields right.
 
 mod support;
 
@@ -8,7 +8,7 @@ use pmnet_log::{
 };
 use support::{EXPECTED, Forgetful, IDENTITY, recover};
 
-/// Long frames fit into this log.
+/// Parameters of a log into which long frames fit.
 const WIDE: Parameters = Parameters::ring(64, 128 * 1024);
 const METADATA: usize = 2 * BLOCK_BYTES;
 const FRAMES: usize = METADATA + 64 * 64;
@@ -43,8 +43,8 @@ fn written() -> Forgetful {
     log.into_media().kill()
 }
 
-/// Returns an entry as the specification describes it, for the frame at the start of the ring. `change` may break it
-/// before the checksum is computed.
+/// Returns an entry as the specification describes it, for the frame at the start of the ring. `change` may change
+/// fields before the checksum is computed.
 fn entry(frame: &[u8], order: u64, change: impl FnOnce(&mut [u8; 64])) -> [u8; 64] {
     let mut raw = [0; 64];
     raw[0..8].copy_from_slice(&order.to_le_bytes());
@@ -98,7 +98,7 @@ fn an_entry_is_exactly_the_bytes_of_the_specification() {
     assert_eq!(raw, entry(&frame, 70, |_| ()));
 }
 
-/// Returns the class that the scan gives a slot.
+/// Returns whether the scan finds an entry in a slot, or why it refuses the slot.
 fn seen(medium: Forgetful, slot: u64) -> Result<bool, InvalidSlot> {
     let scan = Scan::open(medium, Some(EXPECTED)).unwrap();
     let why = scan
@@ -112,7 +112,7 @@ fn seen(medium: Forgetful, slot: u64) -> Result<bool, InvalidSlot> {
     why.map_or(Ok(scan.report().slots_valid > 0), Err)
 }
 
-/// The entry has one impossible field; all other fields are right, and so is the checksum.
+/// The entry has one impossible field. All other fields and the checksum are right.
 #[test]
 fn each_impossible_field_of_an_entry_is_refused_alone() {
     type Change = fn(&mut [u8; 64]);
@@ -203,7 +203,7 @@ fn each_part_of_an_entry_that_changed_is_noticed() {
     }
 }
 
-/// Corrects the checksum of a superblock.
+/// Computes the checksum of a changed superblock anew.
 fn sign(medium: &mut Forgetful, copy: usize) {
     let mut block = medium.bytes()[copy * BLOCK_BYTES..][..BLOCK_BYTES].to_vec();
     block[12..16].fill(0);
@@ -216,7 +216,7 @@ fn counter(medium: &Forgetful, copy: usize) -> u64 {
     u64::from_le_bytes(medium.bytes()[at..at + 8].try_into().unwrap())
 }
 
-/// Both copies have right checksums; one field of the newer copy does not fit the older copy.
+/// Both copies have right checksums, but one field of the newer copy contradicts the older copy.
 #[test]
 fn each_contradiction_between_the_superblocks_is_refused_alone() {
     type Change = fn(&mut Forgetful, usize);
@@ -309,7 +309,7 @@ fn each_impossible_field_of_a_superblock_is_refused_alone() {
     }
 }
 
-/// The copy with the higher counter is in force, wherever it is.
+/// The copy with the higher counter counts, whether it is copy 0 or copy 1.
 #[test]
 fn the_newer_superblock_is_the_one_that_counts() {
     for writes in 0..3u32 {
@@ -320,7 +320,7 @@ fn the_newer_superblock_is_the_one_that_counts() {
         log.persist_start().unwrap();
         log.persist_poll(true).unwrap();
         for write in 0..=writes {
-            // Each step reclaims a quarter of the ring, so each persist is a superblock alone.
+            // Each step reclaims a quarter of the ring, so each persist writes only a superblock.
             log.reclaim(16 + u64::from(write));
             let _one_is_not_enough = log.append(&NEW, &HEADER, b"", 0);
             log.persist_start().unwrap();

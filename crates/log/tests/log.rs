@@ -46,7 +46,7 @@ fn a_burst_is_one_persist_of_its_entries_and_frames_alone() {
         "nothing more to do"
     );
     let medium = log.into_media();
-    // Orders 61..=68 wrap in the metadata ring of 64: slots 61..64 and 0..5; frames are contiguous.
+    // Orders 61..=68 wrap in the metadata ring of 64 slots, into slots 61..64 and 0..5. Their frames are contiguous.
     let sizes: Vec<usize> = medium
         .last_ranges
         .iter()
@@ -62,7 +62,7 @@ fn full_of_entries_and_free_again_without_an_append() {
     assert_eq!((log.room().entries, log.occupancy()), (0, 100));
     log.reclaim(64);
     assert_eq!((log.applied(), log.occupancy()), (64, 0));
-    // The orders are reclaimed, but nothing durable states it yet, so their space is not used.
+    // The orders are reclaimed, but no durable witness states it yet, so their space must not be used.
     assert_eq!(log.append(&NEW, &[1], &[], 0), Err(Full::Entries));
     assert!(log.persist_start().unwrap());
     assert!(!log.persist_poll(true).unwrap(), "durable() has not moved");
@@ -130,8 +130,8 @@ fn a_persist_releases_only_what_it_wrote_down() {
     assert_eq!(log.room().entries, 64 - 35 + 15);
 }
 
-/// The superblock that released the space is lost, and the entry that used the space again is torn. All durable orders
-/// that were not applied must be present.
+/// Space was released and used again. Then a superblock that released it is lost, and the entry that used it is torn.
+/// All durable orders that were not applied must still be present.
 #[test]
 fn a_lost_superblock_and_a_torn_entry_cost_no_durable_order() {
     let (mut log, _) = filled(&Parameters::ring(64, 1 << 20), 64, 64, 0);
@@ -184,7 +184,7 @@ fn full_of_frames_and_frames_that_never_fit() {
     );
 }
 
-/// An image from before the mark reports the lower mark, however often its device is started.
+/// An old copy of the image, from before the mark, keeps its lower mark, even if its device is started often.
 #[test]
 fn the_incarnation_that_served_survives_and_is_not_raised_by_starts() {
     let mut log = recover(Forgetful::formatted(&SMALL, 0));
@@ -230,7 +230,7 @@ fn set_epoch_waits_for_the_persist_in_flight_and_poll_still_reports_it() {
     assert!(!log.persist_poll(false).unwrap());
 }
 
-/// The applied hint in the superblock stays at zero while both rings are filled many times.
+/// The applied order in the superblock stays 0 while both rings are filled many times.
 #[test]
 fn a_superblock_hint_that_lags_many_laps_behind() {
     let (log, mut model) = filled(&SMALL, 1000, 3, 980);
@@ -263,7 +263,7 @@ fn reset_forgets_everything_at_once_in_both_directions() {
         );
         let log = recover(log.into_media().crash());
         assert_eq!((log.last(), log.applied()), (target, target));
-        // Orders that existed before the reset are appended again.
+        // Orders that existed before the reset are now given to new entries.
         let mut log = log;
         assert_eq!(
             log.append(&NEW, &[9; 88], b"new", crc32c::crc32c(b"new")),

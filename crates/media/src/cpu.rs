@@ -1,15 +1,15 @@
-//! The flush instructions of this processor, which are determined once.
+//! The flush instructions of this processor. The best one is determined once.
 
 #![allow(unsafe_code)]
 
-/// An instruction that writes a cache line back. The best instruction is first.
+/// An instruction that writes a cache line back to memory; the best instruction comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Instruction {
-    /// `CLWB`: the line may stay in the cache; flushes run side by side.
+    /// `CLWB`: the line may stay in the cache; several flushes run at the same time.
     Clwb,
-    /// `CLFLUSHOPT`: the line leaves the cache; flushes run side by side.
+    /// `CLFLUSHOPT`: the line leaves the cache; several flushes run at the same time.
     ClflushOpt,
-    /// `CLFLUSH`: the line leaves the cache; one flush after the other.
+    /// `CLFLUSH`: the line leaves the cache; flushes run one after the other.
     Clflush,
 }
 
@@ -60,16 +60,16 @@ fn extended_features() -> u32 {
     __cpuid_count(EXTENDED, 0).ebx
 }
 
-/// Begins to write back the line of `address`.
+/// Begins to write back the cache line of `address`.
 ///
 /// # Safety
-/// `address` is inside a mapping, and the processor has `instruction`.
+/// `address` must be inside a mapping, and the processor must have `instruction`.
 #[cfg(target_arch = "x86_64")]
 pub(crate) unsafe fn flush_line(instruction: Instruction, address: *const u8) {
     use std::arch::asm;
     // SAFETY: none of these instructions changes memory or registers; the caller guarantees the address and the
-    // instruction. Without `nomem` the compiler assumes that they read all memory, so it makes every earlier store
-    // before them.
+    // instruction. Because `nomem` is not given, the compiler assumes that they read all memory. So every earlier store
+    // comes before them.
     unsafe {
         match instruction {
             Instruction::Clwb => asm!("clwb [{}]", in(reg) address, options(nostack)),
@@ -82,8 +82,8 @@ pub(crate) unsafe fn flush_line(instruction: Instruction, address: *const u8) {
 /// Waits for all earlier flushes and stores.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn store_fence() {
-    // SAFETY: the instruction changes nothing. It is a fence for the compiler too, which must assume that it accesses
-    // memory.
+    // SAFETY: the instruction changes nothing. It is a fence for the compiler too, because the compiler must assume
+    // that it accesses memory.
     unsafe { std::arch::asm!("sfence", options(nostack, preserves_flags)) }
 }
 
@@ -118,7 +118,7 @@ mod tests {
         }
     }
 
-    /// The kernel names the features that CPUID reports. It may hide a feature, but never adds one.
+    /// The kernel lists features that CPUID reports. It may leave one out, but it never adds one.
     #[test]
     #[cfg(target_arch = "x86_64")]
     fn this_processor_as_the_kernel_sees_it() {

@@ -1,7 +1,7 @@
 //! Shared memory: a file on tmpfs or hugetlbfs, mapped `MAP_SHARED`.
 //!
 //! The mapping *is* the file. So stored data survives the death of the process without any flush, but not a power
-//! failure. A private mapping is never used, because its stores would stay in the process.
+//! failure. A private mapping would not do, because its stores would stay in the process.
 
 use std::fs::{File, OpenOptions};
 use std::ops::Range;
@@ -22,7 +22,7 @@ use crate::{image, lock, sys};
 #[derive(Debug)]
 pub struct DramMedia {
     memory: Memory,
-    /// The method with which each persist flushes for measurements. It makes nothing durable.
+    /// The method with which each persist flushes, only for measurements: the flushes make nothing durable.
     rehearsed: Option<Method>,
     warnings: Vec<String>,
     /// Keeps the lock while it is open.
@@ -47,9 +47,9 @@ impl DramMedia {
             "look at the file system",
             bytes,
         ))?;
-        // A hole is filled at the first store into it. Without free space that kills the process.
+        // The kernel fills a hole at the first store into it. Without free space, that store would kill the process.
         sys::reserve(&file, bytes).map_err(OpenError::io(path, "reserve the memory", bytes))?;
-        // All processes that take the lock leave the file alone, and it has `bytes` bytes of reserved space. If another
+        // The file has `bytes` bytes of reserved space, and no process that takes the lock changes the file. If another
         // process ignores the lock and truncates the file, this process ends (SIGBUS) when it next uses the missing
         // part.
         sys::say_why_sigbus();
@@ -80,8 +80,8 @@ impl DramMedia {
         &self.warnings
     }
 
-    /// Makes each persist flush its lines as persistent memory would need it, to measure the cost. This memory does not
-    /// become persistent, and [`Media::survives`] returns the same text as before.
+    /// Makes each persist flush its lines in the way that persistent memory needs, to measure the cost. This memory
+    /// does not become persistent, and [`Media::survives`] returns the same text as before.
     ///
     /// # Errors
     /// [`OpenError::NoFlush`].
@@ -119,8 +119,8 @@ impl Media for DramMedia {
         if let Some(method) = self.rehearsed {
             pmem::persist(&self.memory, method, ranges);
         }
-        // The stores are already in the shared pages. The fence keeps the compiler and the CPU from moving a later
-        // acknowledgement before the stores.
+        // The stores are in the shared pages already. Because of the fence, neither the compiler nor the CPU can move a
+        // later acknowledgement before the stores.
         fence(Ordering::SeqCst);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Reasons why a medium could not be created or opened. Every text names the path, and contains advice.
+//! Reasons why a medium could not be created or opened. Every message names the path and gives advice.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ pub enum OpenError {
         /// Number of bytes needed.
         bytes: usize,
     },
-    /// The size cannot be that of a log.
+    /// A log cannot have this size.
     #[error(
         "PM1306 {}: {bytes} bytes cannot be a log (a multiple of 4096, at least 16384): the file was truncated, or \
          is something else; nothing was changed", path.display()
@@ -58,7 +58,7 @@ pub enum OpenError {
         /// Path of the file.
         path: PathBuf,
     },
-    /// Stores to this file go through the page cache, so no flush of the processor makes them durable.
+    /// Stores to this file go through the page cache, so a flush of the processor does not make them durable.
     #[error(
         "PM1308 {}: not persistent memory that can be mapped directly ({source}): --media pmem takes a devdax device \
          (/dev/daxX.Y), or a file of ext4 or xfs mounted with -o dax on /dev/pmemX; for this path use --media file",
@@ -70,7 +70,7 @@ pub enum OpenError {
         /// Error of the kernel for a mapping with `MAP_SYNC`.
         source: io::Error,
     },
-    /// The memory has bad blocks: reading them would kill the process.
+    /// The memory has bad blocks. To read one of them would kill the process.
     #[error(
         "PM1309 {}: {bytes} bytes of this persistent memory are known to be bad (badblocks in /sys), and reading them \
          kills a process: treat the device as lost; then `ndctl clear-errors`, and make a new log; nothing was \
@@ -103,7 +103,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Returns the error for `what` on `path`; a lack of space has an error of its own.
+    /// Returns the error of the operation `what` on `path`; a lack of space becomes [`OpenError::NoSpace`].
     pub(crate) fn io(
         path: &Path,
         what: &'static str,

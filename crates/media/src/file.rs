@@ -1,8 +1,8 @@
 //! An ordinary file: the image is in memory, and a persist writes its 4 KiB blocks with `O_DIRECT`
 //! and `O_DSYNC`, all of them at once through io_uring.
 //!
-//! A persist writes copies of the blocks, never the image itself, so stores into the image can go on during the write.
-//! The persist is complete when all its writes are complete; each complete write is durable.
+//! A persist writes copies of the blocks, so stores into the image can go on during the write. The persist is complete
+//! when all its writes are complete; each complete write is durable.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -25,7 +25,7 @@ use crate::uring::RingWriter;
 /// A log in an ordinary file.
 #[derive(Debug)]
 pub struct FileMedia {
-    /// The image, aligned to pages as `O_DIRECT` needs it.
+    /// The image, aligned to pages, as `O_DIRECT` requires.
     image: Memory,
     writer: Writer,
     in_flight: bool,
@@ -36,7 +36,7 @@ pub struct FileMedia {
     untouched: Untouched,
     warnings: Vec<String>,
     path: PathBuf,
-    /// Keeps the lock while it is open; the writer in flight keeps it too.
+    /// The lock is held while this file is open; a write in flight holds it too.
     file: File,
 }
 
@@ -44,8 +44,8 @@ pub struct FileMedia {
 enum Writer {
     /// io_uring writes in the background.
     Ring(Box<RingWriter>),
-    /// The caller waits for the writes, because io_uring is forbidden. `sync`: a sync follows the writes, because the
-    /// file system refused `O_DIRECT`.
+    /// The caller waits for the writes, because this process may not use io_uring. `sync`: a sync follows the writes,
+    /// because the file system refused `O_DIRECT`.
     Blocking { sync: bool },
 }
 
@@ -151,8 +151,8 @@ impl FileMedia {
         self.image.clone()
     }
 
-    /// Checks that the file still has its length. If another program has truncated it, a write after the new end leaves
-    /// a hole before the write.
+    /// Checks that the file still has its length. If another program has truncated the file, a write after its new end
+    /// would leave a hole before the write.
     ///
     /// # Errors
     /// The length has changed, or cannot be determined.
@@ -217,7 +217,7 @@ fn write_error(path: &Path, source: io::Error) -> MediaError {
     }
 }
 
-/// Fills `blocks` with the 4 KiB blocks that cover `ranges`, in order, each once.
+/// Fills `blocks` with the 4 KiB blocks that cover `ranges`: in order, and each block once.
 fn cover(ranges: &[Range<usize>], blocks: &mut Vec<Range<usize>>) {
     blocks.clear();
     blocks.extend(

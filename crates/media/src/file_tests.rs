@@ -52,7 +52,7 @@ fn every_writer_writes_the_ranges_and_nothing_else() {
     }
 }
 
-/// Another program truncates the file: a write then lands after its new end, and leaves a hole before the write.
+/// Another program truncates the file. A write after the new end then leaves a hole before the write.
 #[test]
 fn a_file_that_is_truncated_is_noticed_before_and_while_it_is_written() {
     let (early, late) = (100..105, BYTES - 3..BYTES);
@@ -156,7 +156,7 @@ fn after_a_failed_write_nothing_is_accepted() {
     for ring in [true, false] {
         let (_directory, path) = new_file();
         let mut media = FileMedia::open_with(&path, true, ring).unwrap();
-        // A descriptor that cannot be written acts as a failing disk.
+        // A descriptor that is open only for reading stands for a failing disk.
         media.file = File::open(&path).unwrap();
         if ring {
             media.writer = Writer::Ring(Box::new(RingWriter::new(&media.file).unwrap()));
@@ -195,8 +195,8 @@ fn a_file_in_memory_does_not_claim_to_survive_power_loss() {
     assert!(!media.warnings().is_empty());
 }
 
-/// The space of a large file is only reserved. It is filled in pieces when a block of the piece is written. A block
-/// that is zero and was never written is not written.
+/// The space of a large file is only reserved at first. When a block is written, the piece around it is filled with
+/// zeros. A block that is zero and was never written is not written.
 #[test]
 fn of_a_large_file_only_what_is_used_is_written() {
     const LARGE: usize = 192 << 20;
@@ -212,7 +212,7 @@ fn of_a_large_file_only_what_is_used_is_written() {
     for (direct, ring) in [(true, true), (true, false), (false, false)] {
         let mut media = FileMedia::open_with(&path, direct, ring).unwrap();
         let at = if direct { 10 << 20 } else { 100 << 20 };
-        // Recovery persists a whole table of which nothing was used.
+        // Recovery persists a whole table of which no part was used.
         persist(&mut media, &[0..8 << 20, LARGE - 8192..LARGE]);
         media.store(at + 5000, b"used");
         persist(&mut media, std::slice::from_ref(&(at + 5000..at + 5004)));

@@ -16,8 +16,8 @@ use crate::{Kind, lock, pmem, sys};
 pub(crate) const BLOCK: usize = 4096;
 /// Smallest image that can hold a log, in bytes.
 const IMAGE_BYTES_MIN: usize = 4 * BLOCK;
-/// Largest new file, in bytes, that is filled with zeros at once. Of a larger file only the space is reserved, because
-/// filling takes seconds for each gigabyte; its parts are filled when they are first written ([`crate::untouched`]).
+/// Largest new file, in bytes, that is filled with zeros at once. For a larger file only the space is reserved, because
+/// filling takes seconds for each gigabyte. Its parts are filled when they are first written ([`crate::untouched`]).
 const FILLED_BYTES_MAX: usize = 128 << 20;
 /// Size of the pieces in which a new file is filled with zeros and an image is read, in bytes.
 pub(crate) const PIECE: usize = 1 << 20;
@@ -41,8 +41,8 @@ pub(crate) fn create(path: &Path, kind: Kind, bytes: usize) -> Result<(), OpenEr
             bytes,
         ))?;
     lock::exclusive(&file, path)?;
-    // From now on no other process creates this log. But another process may have finished it before: then the log is
-    // at `path`, and our descriptor belongs to that file. So this is checked before any change.
+    // From now on no other process creates this log. But another process may have completed it before: then the log is
+    // at `path`, and our descriptor belongs to that file. So this code checks `path` before any change.
     match fs::symlink_metadata(path) {
         Ok(_) => {
             if !lock::same_file(&file, path) {
@@ -71,8 +71,8 @@ pub(crate) fn create(path: &Path, kind: Kind, bytes: usize) -> Result<(), OpenEr
 }
 
 /// Replaces the file `path` by the file `with` from the same folder, which gets the owner and permissions of `path`;
-/// the change is durable when the function returns. The caller has locked both files. A process that had opened `path`
-/// before now has a file without a name; if it waits for the lock, it is refused ([`OpenError::Replaced`]).
+/// the change is durable when the function returns. The caller has locked both files. If a process had opened `path`
+/// before, its file has no name now; if it waits for the lock, it gets [`OpenError::Replaced`].
 ///
 /// # Errors
 /// [`OpenError::Io`]. Nothing has changed, unless the folder could not be synced.
@@ -108,8 +108,8 @@ fn fill(file: &File, kind: Kind, bytes: usize) -> io::Result<()> {
         // A store into a page without space on the disk would kill the process later.
         (Err(error), _) => return Err(error),
     }
-    // The zeros are written, not only reserved. Overwriting written blocks changes no metadata of the file system, so a
-    // later O_DSYNC write is a single write, and a later store to persistent memory causes no change of metadata.
+    // The space is not only reserved, but filled with zeros. To overwrite such blocks changes no metadata of the file
+    // system. So a later O_DSYNC write is a single write, and a later store to persistent memory changes no metadata.
     let zeros = vec![0; PIECE];
     let mut at = 0;
     while at < bytes {
@@ -156,13 +156,13 @@ pub(crate) fn check_size(path: &Path, bytes: usize) -> Result<(), OpenError> {
     })
 }
 
-/// Returns a byte offset in the type that system calls need.
+/// Returns a byte offset as the type that system calls need.
 pub(crate) fn offset(at: usize) -> u64 {
     u64::try_from(at).expect("usize is at most 64 bits")
 }
 
-/// Reads the written parts of the file into `image`, which is zero and has the length of the file. Pages that are zero
-/// in the file are not touched, and take no memory.
+/// Reads the written parts of the file into `image`, which must be zero and have the length of the file. Pages that are
+/// zero in the file are not touched in `image`, so they take no memory.
 pub(crate) fn read(file: &File, written: &[Range<usize>], image: &mut [u8]) -> io::Result<()> {
     // The buffer begins at a page, because O_DIRECT needs that.
     let mut piece = MmapMut::map_anon(PIECE)?;

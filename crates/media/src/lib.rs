@@ -1,8 +1,8 @@
 //! Media for the ordered log: ordinary files, shared memory, persistent memory (`docs/spec/ordered-log.md` §2).
 //!
-//! Purpose: the only crate of pmnet that maps, writes, flushes and fences the bytes of a log. Invariants: one process
-//! at a time owns a log (by an exclusive lock that is held until its last write has reached the disk); a file gets its
-//! name only when it is whole; if a medium cannot keep a promise, a warning and `survives()` say so.
+//! Purpose: the only crate of pmnet that maps, writes, flushes and fences the bytes of a log. Invariants: only one
+//! process at a time owns a log: it holds an exclusive lock until its last write has reached the disk. A file gets its
+//! name only when it is whole. If a medium cannot keep a promise, a warning and `survives()` say so.
 //!
 //! This crate does not know the contents of an image. `unsafe` is used only in `uring`, `memory`, `mapping`, `cpu`,
 //! `pmem` and `sys`.
@@ -43,7 +43,7 @@ pub use readonly::{ReadOnlyImage, open_image_read_only};
 pub use sysfs::Domain;
 pub use uring::io_uring_works;
 
-/// Longest time that one persist may take before the medium is given up, in seconds.
+/// Longest time in seconds that one persist may take; after that the medium counts as failed.
 pub const PERSIST_SECONDS_MAX: u64 = 30;
 
 /// Kind of medium.
@@ -102,8 +102,8 @@ pub fn open(path: &Path, kind: Kind) -> Result<AnyMedia, OpenError> {
 }
 
 impl AnyMedia {
-    /// Returns warnings about properties that are worse than this kind of medium can have; they are also logged at the
-    /// opening.
+    /// Returns warnings about properties that are worse than they could be on this kind of medium. They are also logged
+    /// when the medium is opened.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         match self {
@@ -128,8 +128,8 @@ impl AnyMedia {
         }
     }
 
-    /// Returns the memory of the image, for packet buffers into which a network interface stores. After this call the
-    /// image is read only by parts ([`Media::part`]).
+    /// Returns the memory of the image, so that a network interface can store packets into it. After this call the
+    /// image is read only in parts ([`Media::part`]).
     #[must_use]
     pub fn memory(&self) -> Memory {
         match self {

@@ -1,8 +1,8 @@
 //! The exclusive lock on a log.
 //!
-//! The lock belongs to the same descriptor through which the log is written. A write in flight keeps that open file
-//! alive in the kernel, so the lock of a killed process is released only when its last write is complete. The next
-//! owner never reads bytes that an earlier one is still writing.
+//! The lock belongs to the descriptor through which the log is written. In the kernel, a write in flight keeps that
+//! open file alive. So the lock of a killed process is released only when its last write is complete, and the next
+//! owner never reads bytes that an earlier owner is still writing.
 
 use std::fs::{File, TryLockError};
 use std::os::unix::fs::MetadataExt;
@@ -93,7 +93,7 @@ mod tests {
         let next = opened(path);
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| exclusive(&next, path));
-            // This is longer than any killed process has needed so far, and far shorter than the longest wait.
+            // This is longer than any killed process has needed so far, and far shorter than `LOCK_WAIT`.
             std::thread::sleep(Duration::from_millis(1_300));
             assert!(!waits.is_finished(), "somebody else has it");
             drop(owner);

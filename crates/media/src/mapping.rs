@@ -24,7 +24,7 @@ impl Mapping {
     /// stored into, the kernel makes its blocks durable in the file system.
     ///
     /// # Errors
-    /// `Unsupported` where the memory is not mapped directly, but through the page cache.
+    /// `Unsupported`: the memory can be mapped only through the page cache, not directly.
     pub(crate) fn new(file: &File, bytes: usize, writable: bool) -> io::Result<Mapping> {
         crate::sys::say_why_sigbus();
         let access = if writable {
@@ -52,8 +52,8 @@ impl Mapping {
     }
 
     fn with(file: &File, bytes: usize, access: i32, flags: i32) -> io::Result<Mapping> {
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that is in use; the
-        // descriptor is open for as long as `file` is borrowed, and the mapping does not need it afterwards.
+        // SAFETY: the kernel chooses the address, so the new mapping touches no memory that is in use. The descriptor
+        // is open for as long as `file` is borrowed, and the mapping does not need it afterwards.
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),

@@ -1,9 +1,9 @@
 //! The memory of an image. A network interface may share it: packet buffers are frames of the log
 //! (`docs/spec/ordered-log.md` §11).
 //!
-//! Invariant: when the memory is shared, the code makes references only to parts with a single holder (entries, frames
-//! of the log, and buffers that were received and not given back yet), never to the whole. The log decides which parts
-//! these are.
+//! Invariant: when the memory is shared, the code makes references only to parts that have a single holder, never to
+//! the whole. Such parts are entries, frames of the log, and buffers that were received and not given back yet. The log
+//! decides which parts these are.
 
 #![allow(unsafe_code)]
 
@@ -14,14 +14,14 @@ use memmap2::{MmapMut, MmapRaw};
 
 use crate::mapping::Mapping;
 
-/// The memory of an image; unmapped when its last holder drops it.
+/// The memory of an image. It is unmapped when its last holder drops it.
 #[derive(Clone, Debug)]
 pub struct Memory(Arc<Mapped>);
 
 /// Owner of the mapping, which unmaps it.
 #[derive(Debug)]
 pub(crate) enum Mapped {
-    /// Memory of a process, or of a file.
+    /// Memory of the process, or of a file.
     Ordinary(MmapRaw),
     /// Persistent memory.
     Direct(Mapping),
@@ -91,7 +91,7 @@ impl Memory {
     /// Returns a part of the memory.
     ///
     /// # Panics
-    /// If the range is not inside.
+    /// If the range is not inside the memory.
     pub(crate) fn part(&self, range: Range<usize>) -> &[u8] {
         self.check(&range);
         // SAFETY: the range is inside the mapping, which may be read and lives as long as `self`. The other holders of
@@ -103,7 +103,7 @@ impl Memory {
     /// Stores bytes at an offset.
     ///
     /// # Panics
-    /// If the bytes do not fit inside.
+    /// If the bytes do not fit into the memory.
     pub(crate) fn store(&mut self, offset: usize, bytes: &[u8]) {
         self.check(&(offset..offset.saturating_add(bytes.len())));
         // SAFETY: the range is inside the mapping, which may be written. `bytes` is not in it: references into the

@@ -1,4 +1,4 @@
-//! Examines a path at which a log is, or is to be, and leaves no change.
+//! Examines a path at which a log is or will be, and changes nothing there.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -46,14 +46,14 @@ pub struct Place {
     pub kind: Kind,
     /// How this medium makes a log durable at this place.
     pub persist: String,
-    /// Failures that an acknowledgement on this medium alone survives.
+    /// Failures that an acknowledged update survives if it is on this medium alone.
     pub survives: &'static str,
     /// Weaknesses and unknown facts, with advice; empty if there are none.
     pub advice: Vec<String>,
 }
 
-/// Examines the place of a log: the file or device, or, if none exists yet, its folder, in which a file is created and
-/// removed. A log in use can be examined.
+/// Examines the place of a log: the file or device, or, if none exists yet, its folder. In the folder, this function
+/// creates a file and removes it again. The log may be in use.
 ///
 /// # Errors
 /// The path cannot be opened, or no file can be created in its folder.

@@ -1,4 +1,4 @@
-//! Paths that every machine has.
+//! Examines paths that every machine has.
 
 use super::*;
 

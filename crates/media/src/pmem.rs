@@ -1,8 +1,8 @@
 //! Persistent memory: a devdax device, or a file of a file system with direct access (fsdax).
 //!
-//! The mapping is the memory itself. A persist flushes the lines of its ranges and fences once ([`crate::flush`]). If
-//! the machine saves its caches at a power cut (eADR), the fence is enough. A mapping through the page cache is
-//! refused, because a flush would reach only DRAM.
+//! The mapping is the memory itself. A persist flushes the cache lines of its ranges, and one fence follows
+//! ([`crate::flush`]). If the machine saves its caches at a power cut (eADR), the fence is enough. A mapping through
+//! the page cache is refused, because a flush would reach only DRAM.
 //!
 //! A process that reads a bad line is killed (SIGBUS). The kernel then knows the bad block, and the next open refuses
 //! the log.
@@ -41,7 +41,7 @@ pub struct PmemMedia {
 /// How stores are made durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// Each line is flushed by this instruction, and a fence follows.
+    /// This instruction flushes each line, and a fence follows.
     Flush(Instruction),
     /// The fence alone is enough, because the machine saves its caches.
     Fence,
@@ -57,8 +57,8 @@ impl Method {
         }
     }
 
-    /// Returns the method for memory of this domain on this processor; `None` if pmnet knows no flush instruction of
-    /// the processor.
+    /// Returns the method for memory of this domain on this processor. `None`: pmnet knows no flush instruction of this
+    /// processor.
     #[must_use]
     pub fn for_domain(domain: Domain) -> Option<Method> {
         let instruction = Instruction::of_this_processor()?;
@@ -69,8 +69,8 @@ impl Method {
     }
 }
 
-/// Creates the file or prepares the device of a log: a new file of `bytes` zero bytes, or a devdax device that is large
-/// enough, which is not changed.
+/// Creates the file of a log, with `bytes` zero bytes, or opens a devdax device. The device must be large enough, and
+/// is not changed.
 pub(crate) fn create(path: &Path, bytes: usize) -> Result<PmemMedia, OpenError> {
     if !is_character_device(path) {
         image::create(path, Kind::Pmem, bytes)?;
@@ -86,8 +86,8 @@ pub(crate) fn create(path: &Path, bytes: usize) -> Result<PmemMedia, OpenError> 
     Ok(media)
 }
 
-/// Returns whether `path` is a devdax device whose first 8 KiB are zero, so that no log begins on it. A file is created
-/// together with its log, so the question arises only for devices.
+/// Returns whether `path` is a devdax device without a log: its first 8 KiB are zero. A file is created together with
+/// its log, so the question arises only for devices.
 ///
 /// # Errors
 /// As [`open`](crate::open).
@@ -110,7 +110,8 @@ pub(crate) fn check_direct(file: &File, path: &Path) -> Result<(), OpenError> {
 
 fn map(file: &File, path: &Path, bytes: usize) -> Result<Mapping, OpenError> {
     Mapping::new(file, bytes, true).map_err(|source| match source.kind() {
-        // EOPNOTSUPP: the mapping would go through the page cache. EINVAL: kernel or file system have no MAP_SYNC.
+        // EOPNOTSUPP: the mapping would go through the page cache. EINVAL: the kernel or the file system does not
+        // support MAP_SYNC.
         io::ErrorKind::Unsupported | io::ErrorKind::InvalidInput => OpenError::NotDirect {
             path: path.to_path_buf(),
             source,
@@ -119,7 +120,7 @@ fn map(file: &File, path: &Path, bytes: usize) -> Result<Mapping, OpenError> {
     })
 }
 
-/// Returns the size of the opened file or device; for a devdax device, sysfs states it.
+/// Returns the size of the opened file or device. The size of a devdax device is in sysfs.
 fn size(file: &File, metadata: &Metadata, path: &Path) -> Result<usize, OpenError> {
     if !metadata.file_type().is_char_device() {
         return image::size(file, path);
@@ -136,19 +137,20 @@ fn size(file: &File, metadata: &Metadata, path: &Path) -> Result<usize, OpenErro
     Ok(bytes)
 }
 
-/// Returns the facts about the memory under the opened file or device.
+/// Returns facts about the memory of the opened file or device.
 pub(crate) fn backing(metadata: &Metadata) -> Backing {
     let sysfs = Sysfs(Path::new(SYSFS));
     if metadata.file_type().is_char_device() {
         return sysfs.dax_memory(metadata.rdev());
     }
     let mut memory = sysfs.block_memory(metadata.dev());
-    // The kernel grants MAP_SYNC only on memory that a CPU's flush reaches, so this memory is persistent in any case.
+    // The kernel allows MAP_SYNC only on memory that a flush of the CPU reaches, so this memory is persistent in any
+    // case.
     memory.domain = memory.domain.max(Domain::Unsaid);
     memory
 }
 
-/// Copies a devdax device, which can be read only through a mapping; `None` if the file is no such device.
+/// Returns a copy of a devdax device, which can be read only through a mapping. `None`: the file is no such device.
 pub(crate) fn read_device(file: &File, path: &Path) -> Result<Option<Vec<u8>>, OpenError> {
     let metadata = file
         .metadata()
@@ -220,7 +222,7 @@ impl PmemMedia {
         refuse_bad(&backing, path)?;
         let map = map(&file, path, bytes)?;
         if metadata.is_file() {
-            // A hole would be filled at the first store into it. If there were no space, the store would kill the
+            // The kernel fills a hole at the first store into it. Without free space, that store would kill the
             // process.
             sys::reserve(&file, bytes).map_err(OpenError::io(path, "reserve the space", bytes))?;
         }
@@ -263,12 +265,12 @@ impl PmemMedia {
     }
 }
 
-/// Flushes the lines of `ranges` of this memory, then fences once.
+/// Flushes the lines of `ranges` of this memory; one fence follows.
 pub(crate) fn persist(memory: &Memory, method: Method, ranges: &[Range<usize>]) {
     flush::persist(ranges, &mut Processor { memory, method });
 }
 
-/// The flush instructions of this processor, on the memory of an image.
+/// The flush instructions of this processor, applied to the memory of an image.
 struct Processor<'a> {
     memory: &'a Memory,
     method: Method,

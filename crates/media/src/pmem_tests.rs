@@ -1,5 +1,5 @@
-//! Tests that need no persistent memory: the flush instructions on a mapping of the page cache, and files that are
-//! refused.
+//! Tests that need no persistent memory. They run the flush instructions on a mapping of the page cache, and check that
+//! unsuitable files are refused.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -12,7 +12,7 @@ fn every_method() -> Vec<Method> {
     let Some(best) = Instruction::of_this_processor() else {
         return Vec::new();
     };
-    // A processor with a better instruction has the lesser ones too.
+    // A processor that has an instruction also has the ones after it.
     let all = [
         Instruction::Clwb,
         Instruction::ClflushOpt,
@@ -23,7 +23,7 @@ fn every_method() -> Vec<Method> {
     flushes.chain([Method::Fence]).collect()
 }
 
-/// Runs every instruction, on the first and the last line too. The bytes afterwards are the stored ones.
+/// Runs every instruction, on the first and the last line too. Afterwards the memory has the stored bytes.
 #[test]
 fn stores_and_persists_by_every_instruction_of_this_processor() {
     assert!(!every_method().is_empty() || !cfg!(target_arch = "x86_64"));

@@ -13,7 +13,7 @@ use pmnet_log::{Media, MediaError};
 use crate::error::OpenError;
 use crate::{image, pmem, sys};
 
-/// A private copy of a log's image. Stores change the copy; every persist is refused.
+/// A private copy of a log's image. Stores change only the copy, and every persist is refused.
 #[derive(Debug)]
 pub struct ReadOnlyImage {
     image: Image,
@@ -34,7 +34,7 @@ enum Image {
 pub fn open_image_read_only(path: &Path) -> Result<ReadOnlyImage, OpenError> {
     let file = OpenOptions::new()
         .read(true)
-        // A pipe must be refused without a wait.
+        // Without this flag, the opening of a pipe would wait.
         .custom_flags(libc::O_NONBLOCK)
         .open(path)
         .map_err(OpenError::io(path, "open the file", 0))?;
@@ -62,7 +62,7 @@ pub fn open_image_read_only(path: &Path) -> Result<ReadOnlyImage, OpenError> {
 }
 
 impl ReadOnlyImage {
-    /// Writes the image to a file, durably; zero pages take no space in the file. An existing file is overwritten.
+    /// Writes the image durably to a file, in which zero pages take no space. An existing file is overwritten.
     ///
     /// # Errors
     /// [`OpenError::NoSpace`], [`OpenError::Io`].
@@ -86,7 +86,7 @@ impl ReadOnlyImage {
         write().map_err(OpenError::io(path, "write the copy", bytes.len()))
     }
 
-    /// Returns whether a running device had the log open. If so, the copy may contain half of a change.
+    /// Returns whether a running device had the log open. If so, the copy may contain a change that was only half made.
     #[must_use]
     pub fn in_use(&self) -> bool {
         self.in_use

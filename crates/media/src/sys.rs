@@ -6,7 +6,8 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
-/// On Linux 6.1 a signal, or the kernel's own work for an `io_uring`, interrupts a reservation on tmpfs: it is tried so often.
+/// Number of tries to reserve space. On Linux 6.1, a signal interrupts a reservation on tmpfs, and so does the kernel's
+/// own work for an `io_uring`.
 const RESERVE_TRIES: u32 = 1000;
 
 /// Reserves `bytes` of space for the file, which then has that length.
@@ -21,7 +22,7 @@ pub(crate) fn reserve(file: &File, bytes: usize) -> io::Result<()> {
     })
 }
 
-/// Does what may be interrupted, again if need be.
+/// Makes an attempt again and again as long as it is interrupted, up to [`RESERVE_TRIES`] times.
 fn uninterrupted(mut attempt: impl FnMut() -> io::Result<()>) -> io::Result<()> {
     for _ in 1..RESERVE_TRIES {
         match attempt() {
@@ -33,14 +34,15 @@ fn uninterrupted(mut attempt: impl FnMut() -> io::Result<()>) -> io::Result<()> 
 }
 
 /// Returns the parts of the file below `bytes` that were written, in order. The other parts are durably zero, because
-/// no file system turns written blocks into unwritten ones. If the file system cannot tell the parts, returns the whole
-/// range.
+/// no file system turns written blocks into unwritten ones. If the file system cannot tell the parts apart, this is the
+/// whole range.
 pub(crate) fn written(file: &File, bytes: usize) -> Vec<Range<usize>> {
     let mut found: Vec<Range<usize>> = Vec::new();
     let mut at = 0;
     while at < bytes {
         let Some(start) = seek(file, at, libc::SEEK_DATA) else {
-            // ENXIO: no written part follows this offset. With other errors, the file system cannot tell the parts.
+            // ENXIO: no written part follows this offset. With other errors, the file system cannot tell the parts
+            // apart.
             if io::Error::last_os_error().raw_os_error() != Some(libc::ENXIO) {
                 return std::iter::once(0..bytes).collect();
             }
@@ -60,8 +62,8 @@ pub(crate) fn written(file: &File, bytes: usize) -> Vec<Range<usize>> {
 
 fn seek(file: &File, from: usize, whence: libc::c_int) -> Option<usize> {
     let from = libc::off_t::try_from(from).ok()?;
-    // SAFETY: lseek takes no pointers; the descriptor is open as long as `file` is borrowed. No code uses the file's
-    // position.
+    // SAFETY: lseek takes no pointers; the descriptor is open as long as `file` is borrowed. No code depends on the
+    // position in the file.
     let found = unsafe { libc::lseek(file.as_raw_fd(), from, whence) };
     usize::try_from(found).ok()
 }
@@ -73,14 +75,14 @@ pub(crate) struct FileSystem {
     pub memory: bool,
     /// Whether it is hugetlbfs.
     pub huge: bool,
-    /// Unit in which a file can be mapped, in bytes (the huge page on hugetlbfs).
+    /// Unit in which a file can be mapped, in bytes (on hugetlbfs the size of a huge page).
     pub unit: usize,
 }
 
 /// Looks up the file system of `file`.
 pub(crate) fn file_system(file: &File) -> io::Result<FileSystem> {
     let mut buffer = std::mem::MaybeUninit::<libc::statfs>::uninit();
-    // SAFETY: the pointer is to memory of the size of a statfs, which the kernel fills when it returns 0.
+    // SAFETY: the pointer is to memory for a whole `statfs`, which the kernel fills when it returns 0.
     let result = unsafe { libc::fstatfs(file.as_raw_fd(), buffer.as_mut_ptr()) };
     if result != 0 {
         return Err(io::Error::last_os_error());
@@ -106,14 +108,14 @@ pub(crate) fn wait_readable(fd: RawFd, deadline: Instant) -> io::Result<bool> {
         let left = deadline
             .saturating_duration_since(Instant::now())
             .min(Duration::from_secs(60));
-        // Rounded up, so that the thread sleeps in the last millisecond and does not spin.
+        // This is rounded up, so that the thread sleeps in the last millisecond and does not spin.
         let millis = libc::c_int::try_from(left.as_millis() + 1).expect("at most a minute");
         let mut entry = libc::pollfd {
             fd,
             events: libc::POLLIN,
             revents: 0,
         };
-        // SAFETY: one pollfd, and the count says one.
+        // SAFETY: there is one pollfd, and the count is one.
         let result = unsafe { libc::poll(&raw mut entry, 1, millis) };
         match result {
             0 if Instant::now() >= deadline => return Ok(false),
@@ -134,7 +136,7 @@ const SIGBUS_SAYS: &[u8] = b"pmnet: PM1313 SIGBUS: memory of a log is gone. Anot
 line of persistent memory went bad. This process ends here, and acknowledges nothing more. Treat the device as lost; give the log \
 a name and a folder without rotation\n";
 
-/// Makes a SIGBUS, which still ends this process, first print an explanation to stderr.
+/// Lets a SIGBUS print an explanation to stderr before it ends this process.
 pub(crate) fn say_why_sigbus() {
     extern "C" fn say(_: libc::c_int) {
         let mut room = libc::pollfd {
@@ -142,9 +144,9 @@ pub(crate) fn say_why_sigbus() {
             events: libc::POLLOUT,
             revents: 0,
         };
-        // SAFETY: poll and write may be called in a signal handler; there is one pollfd, and the count is one; the text
-        // is static, with its length. The handler waits for nothing. It was reset when it was entered: when it returns,
-        // the access is tried again, and ends the process.
+        // SAFETY: a signal handler may call poll and write; there is one pollfd, and the count is one; the text is
+        // static, and its length is given. The handler waits for nothing. The kernel removed the handler when it called
+        // it. So when the handler returns, the access is tried again, and ends the process.
         unsafe {
             if libc::poll(&raw mut room, 1, 0) == 1 {
                 libc::write(
@@ -158,8 +160,8 @@ pub(crate) fn say_why_sigbus() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
         let handler: extern "C" fn(libc::c_int) = say;
-        // SAFETY: for this structure of integers zeros are valid (no flags, an empty mask). The handler is a function
-        // that lives as long as the process, and calls only functions that a handler may call.
+        // SAFETY: zeros are valid for this structure of integers (no flags, an empty mask). The handler is a function,
+        // so it exists as long as the process, and it calls only functions that a handler may call.
         unsafe {
             let mut action = std::mem::zeroed::<libc::sigaction>();
             action.sa_sigaction = handler as usize;
@@ -174,7 +176,7 @@ pub(crate) fn say_why_sigbus() {
 mod tests {
     use super::*;
 
-    /// How often something is tried, and its outcome, if it is interrupted so often before `then`.
+    /// Returns the number of tries and the outcome if `interrupted` tries are interrupted before `then`.
     fn tried(
         interrupted: u32,
         then: Result<(), io::ErrorKind>,
@@ -190,7 +192,8 @@ mod tests {
         (tries, outcome.map_err(|error| error.kind()))
     }
 
-    /// `pmnet doctor --verbs` said "PM1311 /dev/shm/…: cannot reserve the memory: Interrupted system call" on Linux 6.1.
+    /// Regression: on Linux 6.1, `pmnet doctor --verbs` failed with "PM1311 /dev/shm/…: cannot reserve the memory:
+    /// Interrupted system call".
     #[test]
     fn a_reservation_that_is_interrupted_is_made_again() {
         let full = io::ErrorKind::StorageFull;

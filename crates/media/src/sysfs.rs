@@ -1,7 +1,7 @@
 //! Facts from the kernel about the memory under a device: its size, whether a power cut loses the caches, and its known
 //! bad blocks.
 //!
-//! Invariant: if sysfs does not state a fact, this module does not assume a fact in favour of durability, but gives a
+//! Invariant: if sysfs does not state a fact, this module does not assume that the memory is durable, but gives a
 //! warning.
 
 use std::fs;
@@ -11,15 +11,15 @@ use std::path::{Path, PathBuf};
 
 /// Unit of the lists of bad blocks, in bytes.
 const SECTOR: u64 = 512;
-/// Most block devices that may lie on top of each other (a volume on a volume …).
+/// Maximum number of block devices on top of each other (a volume on a volume, and so on).
 const LAYERS_MAX: usize = 8;
 
 /// The part of the memory system whose contents a power cut keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Domain {
-    /// The memory is in no NVDIMM region, so nothing says that it survives a power cut.
+    /// The memory is in no NVDIMM region, so there is no proof that it survives a power cut.
     NotPersistent,
-    /// The memory is in an NVDIMM region, and the machine does not say what it saves.
+    /// The memory is in an NVDIMM region, and the machine does not state what it saves at a power cut.
     Unsaid,
     /// A power cut keeps all flushed stores.
     Memory,
@@ -28,7 +28,7 @@ pub enum Domain {
 }
 
 impl Domain {
-    /// Returns the failures that an acknowledgement on this memory alone survives.
+    /// Returns the failures that an acknowledged update survives if it is on this memory alone.
     #[must_use]
     pub fn survives(self) -> &'static str {
         match self {
@@ -58,11 +58,11 @@ pub struct Backing {
     pub domain: Domain,
     /// Bytes in blocks that are known to be bad.
     pub bad_bytes: u64,
-    /// Facts that could not be determined, a sentence each.
+    /// Sentences, one for each fact that could not be determined.
     pub unknown: Vec<String>,
 }
 
-/// The tree under `/sys`, or one like it.
+/// The tree under `/sys`, or a copy of its structure for tests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sysfs<'a>(pub &'a Path);
 
@@ -118,8 +118,8 @@ impl Sysfs<'_> {
             (Some(first), Some(start), Some(size)) if first >= start => {
                 first - start..(first - start).saturating_add(size)
             }
-            // The range of the device in the region can be read only with privilege. Without it, every bad block of the
-            // region counts.
+            // The range of the device in the region can be read only with privilege. If it cannot be read, every bad
+            // block of the region counts.
             _ => 0..u64::MAX,
         };
         memory.count_bad(&region.join("badblocks"), &ours);
@@ -145,7 +145,7 @@ impl Sysfs<'_> {
 }
 
 impl Backing {
-    /// Adds a block device, or the devices under it: the weakest of them counts.
+    /// Adds a block device, or the devices under it. The weakest of these devices determines the domain.
     fn add_block(&mut self, folder: &Path, layers: usize) {
         let below: Vec<PathBuf> = fs::read_dir(folder.join("slaves"))
             .into_iter()
@@ -175,7 +175,7 @@ impl Backing {
         self.count_bad(&disk.join("badblocks"), &(0..u64::MAX));
     }
 
-    /// Adds the bad blocks of a list (`SECTOR COUNT` a line) that touch the bytes `ours`.
+    /// Adds the bad blocks of a list that touch the bytes `ours`. The list has one `SECTOR COUNT` on each line.
     fn count_bad(&mut self, list: &Path, ours: &Range<u64>) {
         let text = match fs::read_to_string(list) {
             Ok(text) => text,

@@ -1,4 +1,4 @@
-//! Trees of files like those under `/sys`.
+//! Tests with trees of files like the tree under `/sys`.
 
 use std::os::unix::fs::symlink;
 
@@ -15,7 +15,7 @@ impl Tree {
         Sysfs(self.0.path())
     }
 
-    /// Makes a folder with attributes, of this subsystem if one is named.
+    /// Makes a folder with attributes. It belongs to this subsystem, unless `subsystem` is empty.
     fn folder(&self, path: &str, subsystem: &str, attributes: &[(&str, &str)]) {
         let folder = self.0.path().join(path);
         fs::create_dir_all(&folder).unwrap();
@@ -27,7 +27,7 @@ impl Tree {
         }
     }
 
-    /// Returns the number of a device in that folder.
+    /// Makes `path` the folder of a device. Returns the number of the device.
     fn number(&self, kind: &str, minor: u32, path: &str) -> u64 {
         let links = self.0.path().join("dev").join(kind);
         fs::create_dir_all(&links).unwrap();
@@ -79,7 +79,8 @@ fn what_a_power_cut_leaves_by_the_region_behind_a_disk_or_a_device() {
     }
 }
 
-/// Memory of CXL or of the firmware may be DRAM: a folder called region that is not that of an NVDIMM proves nothing.
+/// Memory of CXL or of the firmware may be DRAM. So a folder called region proves nothing, unless it is the folder of
+/// an NVDIMM.
 #[test]
 fn memory_without_an_nvdimm_region_is_not_called_persistent() {
     let tree = Tree::new();
@@ -154,7 +155,7 @@ fn bad_blocks_of_a_region_count_where_the_device_is() {
     let place = [("resource", "0x100200000"), ("size", "2097152")];
     let inside = tree.dax(0, "region0", &place);
     assert_eq!(tree.sysfs().dax_memory(inside).bad_bytes, 512);
-    // The device's range in the region cannot be read without privilege: all bad blocks count.
+    // The device's range in the region cannot be read without privilege, so all bad blocks of the region count.
     let somewhere = tree.dax(1, "region0", &[("size", "2097152")]);
     assert_eq!(tree.sysfs().dax_memory(somewhere).bad_bytes, 4 * 512);
 }

@@ -1,8 +1,8 @@
 //! Blocks of a file that were never written: their space is reserved, and they are durably zero.
 //!
-//! The first write to such a block changes metadata of the file system, and is therefore slow. So a whole piece around
-//! the block is filled with zeros first, once. A block that is zero in the image needs no write while it was never
-//! written.
+//! The first write to such a block changes metadata of the file system, and is therefore slow. So before that, the
+//! whole piece around the block is filled with zeros, once. A block that was never written needs no write as long as it
+//! is zero in the image.
 
 use std::fs::File;
 use std::io;
@@ -24,7 +24,7 @@ pub(crate) struct Untouched {
 }
 
 impl Untouched {
-    /// Returns the blocks of an image of `bytes` bytes that are in none of the written parts `written`.
+    /// Returns the untouched blocks of an image of `bytes` bytes: those that lie outside of all parts in `written`.
     pub fn new(bytes: usize, written: &[Range<usize>]) -> io::Result<Untouched> {
         let mut blocks = vec![true; bytes / BLOCK];
         for part in written {
@@ -40,8 +40,8 @@ impl Untouched {
         })
     }
 
-    /// Removes from `ranges`, which are whole blocks, those that were never written and are zero, and prepares the
-    /// others.
+    /// Removes from `ranges` (whole blocks) all blocks that were never written and are zero. Prepares the other blocks
+    /// for a write.
     pub fn settle(
         &mut self,
         file: &File,
@@ -72,7 +72,7 @@ impl Untouched {
         Ok(())
     }
 
-    /// Writes zeros to the untouched blocks of the piece around a place.
+    /// Writes zeros to the untouched blocks of the piece around offset `at`.
     fn fill(&mut self, file: &File, at: usize) -> io::Result<()> {
         let piece = at / PIECE * PIECE / BLOCK;
         let end = (piece + PIECE / BLOCK).min(self.blocks.len());

@@ -1,8 +1,8 @@
-//! Writes through io_uring: many blocks in flight, completions without blocking.
+//! Writes through io_uring: many blocks are in flight at once, and completions are processed without blocking.
 //!
 //! Each piece is copied into a staging slot, which belongs to the kernel until its completion has been seen. The ring's
-//! own descriptor is readable exactly while completions wait, so it serves as the medium's wake-up. It needs no
-//! draining, and a wake-up is never lost.
+//! own descriptor is readable exactly while completions wait, so it serves as the medium's wake-up. Nobody needs to
+//! drain it, and a wake-up is never lost.
 
 #![allow(unsafe_code)]
 
@@ -22,12 +22,12 @@ use crate::image::{BLOCK, offset};
 use crate::memory::Memory;
 use crate::sys;
 
-/// Most writes in flight.
+/// Maximum number of writes in flight.
 const DEPTH: u32 = 16;
 const SLOTS: usize = 16;
 /// Largest write, in bytes.
 const SLOT_BYTES: usize = 64 * 1024;
-/// Most repetitions of a submission that was interrupted or momentarily refused.
+/// Maximum number of repetitions of a submission that was interrupted, or refused for the moment.
 const SUBMIT_TRIES: usize = 1000;
 
 /// Writes blocks of an image to a file, one batch at a time.
@@ -51,13 +51,14 @@ impl std::fmt::Debug for RingWriter {
     }
 }
 
-/// Checks whether this process may use io_uring. It tries an operation, because no file shows a rule of seccomp.
+/// Checks whether this process may use io_uring. It tries an operation, because a rule of seccomp cannot be read from
+/// any file.
 ///
 /// # Errors
 /// The kernel's error.
 pub fn io_uring_works() -> io::Result<()> {
     let mut ring = IoUring::new(1)?;
-    // SAFETY: an operation that does nothing refers to nothing.
+    // SAFETY: an operation that does nothing refers to no memory and no file.
     unsafe { ring.submission().push(&opcode::Nop::new().build()) }.map_err(io::Error::other)?;
     ring.submit_and_wait(1).map(drop)
 }
@@ -81,7 +82,7 @@ impl RingWriter {
         self.ring.as_raw_fd()
     }
 
-    /// Begins to write the 4 KiB-aligned `blocks` of `image`; the last batch must be complete.
+    /// Begins to write these `blocks` of `image`, which are aligned to 4 KiB. The last batch must be complete.
     pub(crate) fn start(&mut self, blocks: &[Range<usize>], image: &Memory) -> io::Result<()> {
         debug_assert!(
             self.in_flight == 0 && self.queue.is_empty(),
@@ -133,7 +134,7 @@ impl RingWriter {
             let wanted = std::mem::replace(&mut self.slots[slot], 0..0);
             match usize::try_from(completion.result()) {
                 Ok(written) if written == wanted.len() => {}
-                // After a short write, the rest is written again from a block boundary, if the write has advanced.
+                // After a short write of at least one block, the rest is written again, from a block boundary.
                 Ok(written) if written >= BLOCK => {
                     self.queue
                         .push_back(wanted.start + written / BLOCK * BLOCK..wanted.end);
@@ -199,7 +200,7 @@ impl Drop for RingWriter {
         let deadline = Instant::now() + Duration::from_secs(PERSIST_SECONDS_MAX);
         self.queue.clear();
         while self.in_flight > 0 {
-            // Failed writes no longer matter. The kernel only has to finish with the buffers.
+            // Failed writes no longer matter. This code only waits until the kernel does not use the buffers any more.
             let _failed_anyway = self.reap();
             self.queue.clear();
             if self.in_flight > 0 && !matches!(sys::wait_readable(self.fd(), deadline), Ok(true)) {

@@ -1,4 +1,4 @@
-//! The lines that a persist flushes, as a memory records them.
+//! Records the lines that a persist flushes.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

@@ -1,5 +1,5 @@
-//! A log on real media whose process is killed again and again: nothing reported durable is lost, nothing is invented,
-//! and no second process can open the log while the first lives.
+//! A log on real media, whose process is killed again and again. No order that was reported durable is lost, no order
+//! appears that was never appended, and no second process can open the log while the first lives.
 
 #[path = "numbered/mod.rs"]
 mod numbered;
@@ -14,7 +14,7 @@ use pmnet_media::{Kind, OpenError, open};
 
 const CHILD: &str = "PMNET_TEST_CHILD";
 
-/// Not a test: the process that is killed. It reports every durable order, and reclaims older ones.
+/// Not a test, but the process that is killed. It reports every durable order, and reclaims older ones.
 #[test]
 fn child() {
     let Ok(what) = std::env::var(CHILD) else {
@@ -63,7 +63,7 @@ fn killed_again_and_again(kind: Kind, path: &Path) {
         let mut reclaimed = 0;
         while seen < 20 + round * 7 {
             let line = lines.next().expect("the child lives until it is killed");
-            // The first report shares its line with output of the test harness.
+            // The first report is on a line with output of the test harness.
             let Some((_, numbers)) = line.split_once("durable ") else {
                 continue;
             };
@@ -127,7 +127,7 @@ fn killed_in_shared_memory() {
     killed_again_and_again(Kind::Dram, &directory.path().join("log"));
 }
 
-/// The file system lost the end of a log: a file that is too short is refused, and not changed.
+/// The file system has lost the end of a log. A file that is too short is refused, and not changed.
 #[test]
 fn a_log_cut_short_is_refused_and_not_changed() {
     let directory = tempfile::tempdir().unwrap();

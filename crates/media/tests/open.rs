@@ -1,4 +1,4 @@
-//! Making and opening logs: locks, sizes, full disks, remains on the disk.
+//! Making and opening logs: locks, sizes, full disks, and old data on the disk.
 
 #[path = "../../../tests/shared/skip.rs"]
 mod skip;
@@ -217,7 +217,7 @@ fn a_copy_for_reading_never_reaches_the_file() {
     assert!(fs::read(&path).unwrap().iter().all(|byte| *byte == 0));
 }
 
-/// A small file system, unmounted when dropped.
+/// A small file system, which is unmounted when the value is dropped.
 struct TinyDisk(tempfile::TempDir);
 
 impl TinyDisk {

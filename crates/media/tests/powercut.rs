@@ -1,5 +1,5 @@
 //! The two ends of `make powercut`: a process that writes a log and prints what is durable, and a check of the log that
-//! a power cut left. Between them is a guest that records every write of its disk (`tests/powercut`).
+//! a power cut left. A guest, which records every write of its disk, runs between the two (`tests/powercut`).
 
 #[path = "numbered/mod.rs"]
 mod numbered;
@@ -15,8 +15,8 @@ use pmnet_media::Kind;
 /// Number of durable orders that stay when older ones are reclaimed.
 const KEPT: u64 = 20;
 
-/// Makes a log and appends to it in bursts; persists overlap appends. After each persist it prints `mark DURABLE
-/// APPLIED`, and continues when it gets a line. So between two marks at most one persist is in flight.
+/// Makes a log and appends to it in bursts; a persist may be in flight during appends. After each persist it prints
+/// `mark DURABLE APPLIED`, and continues when it reads a line. So between two marks at most one persist is in flight.
 fn record(rounds: u64, path: &Path) {
     make(path, Kind::File);
     let mut log = recover(path, Kind::File);
@@ -26,7 +26,7 @@ fn record(rounds: u64, path: &Path) {
         for _ in 0..round % 13 + 1 {
             append(&mut log);
         }
-        // A persist that writes only a superblock frees space, so the next append waits for it.
+        // A persist that writes only a superblock frees space, so this code waits for it before the next append.
         let alone = log.last() == log.durable();
         let wait = log.persist_start().unwrap() && alone || round % 3 == 0;
         let moved = log.persist_poll(wait || log.room().entries < 32).unwrap();
@@ -41,8 +41,8 @@ fn record(rounds: u64, path: &Path) {
     writeln!(out, "end").unwrap();
 }
 
-/// Returns the fault of the log at `path`: its orders up to `durable` were promised, and those up to `applied` may be
-/// reclaimed. The log is repaired, as on a device.
+/// Checks the log at `path`. It must have all orders up to `durable`, except those up to `applied`, which may be
+/// reclaimed. The log is repaired first, as on a device. Returns what is wrong, as a text.
 fn wrong(path: &Path, durable: u64, applied: u64) -> Result<(), String> {
     let log = try_recover(path, Kind::File)?;
     if log.last() < durable {
@@ -63,7 +63,7 @@ fn wrong(path: &Path, durable: u64, applied: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Not a test: `make powercut` runs this on this machine and in the guest.
+/// Not a test, but a process that `make powercut` runs on this machine and in the guest.
 #[test]
 fn child() {
     powercut::child(record, wrong);

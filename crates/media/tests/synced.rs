@@ -1,6 +1,6 @@
-//! Properties that only a power failure could show, seen from the system calls: a new log is on the disk before it has
-//! its name; its name is on the disk before the log is used; and every persist through the page cache is followed by
-//! its `fdatasync` (`docs/spec/ordered-log.md` §2).
+//! Checks, by the system calls, properties that otherwise only a power failure could show. A new log is on the disk
+//! before it has its name. Its name is on the disk before the log is used. Every persist through the page cache is
+//! followed by its `fdatasync` (`docs/spec/ordered-log.md` §2).
 
 #[path = "../../../tests/shared/skip.rs"]
 mod skip;
@@ -17,7 +17,7 @@ const BYTES: usize = 1 << 20;
 const CHILD: &str = "PMNET_TEST_CHILD";
 const CALLS: &str = "trace=fsync,fdatasync,pwrite64,?rename,?renameat,?renameat2";
 
-/// Not a test: the process whose system calls are traced.
+/// Not a test, but the process whose system calls are traced.
 #[test]
 fn child() {
     let Ok(what) = std::env::var(CHILD) else {
@@ -68,7 +68,7 @@ fn calls(what: &str, path: &Path, trace: &Path) -> Vec<String> {
     calls.map(str::to_owned).collect()
 }
 
-/// Returns the index in `calls` of the first call `name` of the file `path`, from index `from` on.
+/// Returns the index of the first call `name` of the file `path` in `calls`, from index `from` on.
 #[track_caller]
 fn find(calls: &[String], from: usize, name: &str, path: &Path) -> usize {
     let (call_of, file) = (format!(" {name}("), format!("<{}>", path.display()));

@@ -11,16 +11,16 @@ use pmnet_media::{Kind, create, open};
 
 const BYTES: usize = 1 << 20;
 const CHILD: &str = "PMNET_TEST_CHILD";
-/// The largest size of a file in the child, in bytes. Its only write crosses this limit.
+/// The largest size of a file in the child, in bytes. The child's only write goes beyond this limit.
 const LIMIT: usize = 32 * 1024;
 /// Length of the child's write, in bytes.
 const WRITE: usize = 64 * 1024;
 
-/// Returns the flags of the descriptor by which this process has `path` open.
+/// Returns the flags with which this process has `path` open.
 fn open_flags(path: &Path) -> i32 {
     let path = path.canonicalize().unwrap();
     let open = fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| {
-        // Other tests may close their descriptors meanwhile.
+        // Other tests may close their descriptors during this loop.
         let name = entry.ok()?.file_name();
         let target = fs::read_link(Path::new("/proc/self/fd").join(&name)).ok()?;
         (target == path).then_some(name)
@@ -32,8 +32,8 @@ fn open_flags(path: &Path) -> i32 {
     i32::from_str_radix(flags.expect("flags").trim(), 8).unwrap()
 }
 
-/// With `O_DSYNC` a write is durable when it is complete, and with `O_DIRECT` it bypasses the page cache. On a file
-/// system that refuses these flags, `fdatasync` follows each write, and a warning says so.
+/// With `O_DSYNC`, a complete write is durable, and with `O_DIRECT` it bypasses the page cache. On a file system that
+/// refuses these flags, `fdatasync` follows each write, and a warning says so.
 #[test]
 fn writes_are_direct_and_durable_when_they_are_complete_or_the_warning_says_how_else() {
     let directory = tempfile::tempdir().unwrap();
@@ -63,7 +63,7 @@ fn memory_is_reserved_before_it_is_stored_into() {
     assert!(held() >= bytes, "{} of {bytes} bytes are reserved", held());
 }
 
-/// Not a test: the process whose writes are cut short. It prints the result of its persist.
+/// Not a test, but the process whose writes are cut short. It prints the result of its persist.
 #[test]
 fn child() {
     let Ok(path) = std::env::var(CHILD) else {

@@ -1,10 +1,11 @@
 //! An adversary without a key, who sees, stores, changes and repeats every packet between any two processes
 //! (docs/spec/keys.md).
 //!
-//! The network of the model already repeats, delays, reorders and drops packets. The adversary adds one step: he hands
-//! any packet that was ever sent, unchanged or changed, to any process. A MAC is a symbol ([`Seal`]) that names its key
-//! and the fields that it covers. A process accepts a packet if its seal equals the seal that the process expects. Each
-//! rule adds one part to the symbol; without the rule, that part is missing in both seals.
+//! The network of the model already repeats, delays, reorders and drops packets. The adversary adds one step: he gives
+//! any packet that was ever sent, unchanged or changed, to any process. A MAC is modelled as a symbol ([`Seal`]) that
+//! names its key and the fields that it covers. A process accepts a packet if the packet's seal equals the seal that
+//! the process expects. Each rule adds one part to the symbol. If the rule is switched off, this part is missing in
+//! both seals.
 
 use crate::configuration::{CLIENTS, DEVICES};
 use crate::network::{Node, Packet};
@@ -12,16 +13,16 @@ use crate::protocol::{Action, Protocol};
 use crate::rule::Rule;
 use crate::state::{State, TORN};
 
-/// A change that the adversary makes to a packet before he hands it to a process.
+/// A change that the adversary makes to a packet before he gives it to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Trick {
-    /// No change: another process may get the packet.
+    /// He changes nothing, but may give the packet to another process than its receiver.
     Redirect,
     /// He replaces the payload.
     Payload,
     /// He replaces the epoch.
     Epoch(u8),
-    /// He makes the packet without a key: an update that its session has not sent.
+    /// He makes an update that its session has not sent, without having a key.
     Make,
     /// He replaces the payload, and seals the packet with the cluster's old key.
     Stolen,
@@ -38,17 +39,17 @@ enum Leg {
     Hop,
 }
 
-/// A MAC: its key and the fields that it covers. `None`: the field is not covered, because the seal is of another kind
-/// or the rule that adds the field is switched off.
+/// A MAC: its key and the fields that it covers. `None`: the field is not covered, because this kind of seal does not
+/// have it, or the rule that adds it is switched off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seal {
     leg: Option<Leg>,
-    /// The sender on this hop.
+    /// The hop that sends the packet.
     sender: Option<Node>,
     epoch: Option<u8>,
-    /// The session, by its token.
+    /// The session, which the token identifies.
     nonce: Option<u8>,
-    /// Whether the payload differs from the one that its author sealed.
+    /// Whether the payload differs from the payload that was sealed.
     altered: Option<bool>,
 }
 
@@ -87,7 +88,7 @@ impl Protocol {
         }
     }
 
-    /// Returns the seal of a session's packet. It names no epoch, so a session's packets verify in every epoch.
+    /// Returns the seal of a session's packet. The seal names no epoch, so the packet verifies in every epoch.
     fn of_session(&self, leg: Leg, client: u8) -> Seal {
         Seal {
             leg: self.on(Rule::KeyLeg).then_some(leg),
@@ -97,8 +98,8 @@ impl Protocol {
         }
     }
 
-    /// Returns the seal that the sender has put on a packet. `None` for a reply, which the nonce of its question
-    /// identifies.
+    /// Returns the seal that the sender has put on a packet. `None`: the packet is a reply, which the nonce of its
+    /// question identifies instead.
     fn sealed(&self, packet: Packet) -> Option<Seal> {
         Some(match packet {
             Packet::Update { client, .. }
@@ -125,7 +126,7 @@ impl Protocol {
                 let head = self.chain(epoch).head();
                 self.hop(Some(self.after(epoch, head)), epoch)
             }
-            // Every hop sends APPLIED to the hop before it.
+            // Every hop sends APPLIED to the previous hop, so the seal names no sender.
             Packet::Applied { epoch, .. } => self.hop(None, epoch),
             Packet::Reply { .. } => return None,
         })
@@ -140,8 +141,8 @@ impl Protocol {
                 | Packet::Fallback { client, .. },
                 Node::Device(device),
             ) if self.is_head(state, device) => self.of_session(Leg::ToHead, client),
-            // A bypass without a head's stamp reaches the server. With one key for all legs, the client's seal equals a
-            // hop's.
+            // The adversary leads a client's bypass past the head to the server. Without [`Rule::KeyLeg`] the client's
+            // seal equals a hop's seal.
             (Packet::Bypass { client, .. }, Node::Server(_)) if !self.on(Rule::KeyLeg) => {
                 self.of_session(Leg::ToHead, client)
             }
@@ -196,7 +197,8 @@ impl Protocol {
                 to,
             },
             (Trick::Epoch(other), packet) => in_epoch(packet, other),
-            // With an old OPEN_REPLY, the next session of the same front uses an earlier session's id.
+            // The adversary gives the front an old OPEN_REPLY, so that its next session uses the id of an earlier
+            // session.
             (
                 Trick::Redirect,
                 Packet::Ack {
@@ -215,7 +217,7 @@ impl Protocol {
         }
     }
 
-    /// Returns whether the packet, after the change, passes the receiver's verification.
+    /// Returns whether the changed packet passes the receiver's verification.
     fn verifies(&self, state: &State, trick: Trick, packet: Packet, at: Node) -> bool {
         if trick == Trick::Make {
             return false;
@@ -232,7 +234,7 @@ impl Protocol {
             return false;
         }
         if trick == Trick::Payload {
-            // The seal was made with the payload before the change.
+            // The seal was made for the payload before the change.
             has.altered = has.altered.map(|altered| !altered);
         }
         self.expected(state, presented, at)
@@ -272,7 +274,7 @@ impl Protocol {
         }
     }
 
-    /// Hands a packet of the adversary to a process. Returns whether this changes the state.
+    /// Gives a packet of the adversary to a process. Returns whether this changes the state.
     pub(crate) fn forge(&self, state: &mut State, trick: Trick, packet: Packet, at: Node) -> bool {
         if let (Trick::Make, Packet::Update { client, index }, Node::Device(device)) =
             (trick, packet, at)
@@ -330,7 +332,7 @@ impl Protocol {
         }
     }
 
-    /// Without [`Rule::KeyFirst`]: the head counts the seq, then verifies the packet and drops it.
+    /// Without [`Rule::KeyFirst`], the head first counts the seq, and then verifies the packet and drops it.
     fn counts(&self, state: &mut State, device: u8, client: u8, index: u8) -> bool {
         let step = self.step(client, index);
         let session = self.session(client, step);
@@ -342,7 +344,7 @@ impl Protocol {
         next
     }
 
-    /// Without [`Rule::KeyPayload`]: the head admits an update whose payload was replaced.
+    /// Without [`Rule::KeyPayload`], the head admits an update whose payload was replaced.
     fn admits_altered(&self, state: &mut State, device: u8, client: u8, index: u8) -> bool {
         let before = state.devices[usize::from(device)].last;
         let admitted = self.device_receives(state, device, Packet::Update { client, index });
@@ -353,7 +355,8 @@ impl Protocol {
         admitted
     }
 
-    /// Whether every device of the server's epoch holds this order. Checked when the store is about to apply it.
+    /// Whether every device of the server's epoch holds this order. This is checked when the store is about to apply
+    /// the order.
     pub(crate) fn all_hold(&self, state: &State, epoch: u8, order: u8) -> bool {
         let holds = |member: &u8| {
             let device = &state.devices[usize::from(*member)];
@@ -363,7 +366,7 @@ impl Protocol {
     }
 }
 
-/// Returns the packet with another epoch, if it names an epoch.
+/// Returns the packet with another epoch, if packets of this kind name an epoch.
 fn in_epoch(packet: Packet, other: u8) -> Packet {
     let mut changed = packet;
     match &mut changed {

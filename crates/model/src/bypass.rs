@@ -9,7 +9,7 @@ use crate::rule::Rule;
 use crate::state::{Op, State, op_of, step_of};
 
 impl Protocol {
-    /// Stamps a bypass, or answers a read.
+    /// Handles a client's bypass at the head: stamps the bypass, or answers a read.
     pub(crate) fn on_bypass(&self, state: &mut State, id: u8, client: u8, index: u8) -> bool {
         let step = self.step(client, index);
         let session = self.session(client, step);
@@ -44,7 +44,7 @@ impl Protocol {
         });
     }
 
-    /// Stamps a fallback.
+    /// Handles a client's fallback at the head: stamps the fallback.
     pub(crate) fn on_fallback(&self, state: &mut State, id: u8, client: u8, index: u8) -> bool {
         let step = self.step(client, index);
         let device = &mut state.devices[usize::from(id)];
@@ -61,8 +61,8 @@ impl Protocol {
         true
     }
 
-    /// The confirmation of a fallback passes the head: the head advances the session, then passes the packet on
-    /// (`Device::on_server_answer`).
+    /// Handles the confirmation of a fallback at the head: the head advances the session, and passes the packet on to
+    /// the client (`Device::on_server_answer`).
     pub(crate) fn on_confirm(
         &self,
         state: &mut State,
@@ -86,7 +86,7 @@ impl Protocol {
         true
     }
 
-    /// The answer to a bypass passes the head.
+    /// Handles the answer to a bypass at the head, which passes it on to the client.
     pub(crate) fn passes(
         &self,
         state: &mut State,

@@ -1,4 +1,4 @@
-//! The configurations with their names.
+//! All configurations, by name.
 
 use crate::configuration::Call::{
     Confirm, End, Open, Read, ReadDirect, Set, SetDirect, Write, WriteIfNone,
@@ -404,7 +404,7 @@ fn changes() -> Vec<Configuration> {
     ]
 }
 
-/// Larger searches of a part that is not implemented yet: a replica of the server.
+/// Larger searches with a replica of the server, which is not implemented yet.
 fn extensions() -> Vec<Configuration> {
     vec![Configuration {
         name: "server-replica-large",

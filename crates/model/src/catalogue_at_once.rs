@@ -1,4 +1,4 @@
-//! The configurations of reads once more, with clients that ask the head and the store at the same time
+//! Variants of the configurations of reads, in which clients ask the head and the store at the same time
 //! (docs/spec/reads.md §3).
 
 use crate::configuration::{Configuration, Goal};
@@ -6,7 +6,7 @@ use crate::{catalogue_marks, catalogue_reads};
 
 const GOALS: &[Goal] = &[Goal::AllDone, Goal::AtOnce];
 
-/// The small configurations: name, and the configuration of reads on which each is based.
+/// The small configurations. For each: its name, and the name of the configuration of reads on which it is based.
 const QUICK: [(&str, &str); 16] = [
     ("at-once", "reads"),
     ("at-once-own", "reads-own"),
@@ -26,7 +26,7 @@ const QUICK: [(&str, &str); 16] = [
     ("at-once-marks-script", "marks-script"),
 ];
 
-/// The larger configurations, in the same form.
+/// The larger configurations. For each: its name, and the name of the configuration of reads on which it is based.
 const FULL: [(&str, &str); 6] = [
     ("at-once-stamps", "reads-stamps"),
     ("at-once-fallback", "reads-fallback"),

@@ -1,4 +1,5 @@
-//! The configurations with keys and an adversary (docs/spec/keys.md). In the small ones the network forgets no packet.
+//! The configurations with keys and an adversary (docs/spec/keys.md). In the small configurations the network removes
+//! no packets.
 
 use crate::catalogue::BASE;
 use crate::catalogue_reads::HITS;

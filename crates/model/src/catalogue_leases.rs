@@ -1,4 +1,4 @@
-//! The configurations of leases (protocol.md §14). In the large ones a device also crashes.
+//! The configurations of leases (protocol.md §14). In the larger configurations a device also crashes.
 
 use crate::catalogue::BASE;
 use crate::catalogue_reads::HITS;

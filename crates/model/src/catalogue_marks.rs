@@ -43,7 +43,7 @@ pub(crate) fn full() -> Vec<Configuration> {
     full
 }
 
-/// Operations that bypass the devices under a mark.
+/// Configurations of operations that bypass the devices under a mark.
 fn marks() -> Vec<Configuration> {
     vec![
         Configuration {
@@ -116,7 +116,7 @@ fn marks() -> Vec<Configuration> {
     ]
 }
 
-/// Reads that are answered with an update of their own session.
+/// Configurations of reads that are answered with an update of their own session.
 fn own_writes() -> Vec<Configuration> {
     vec![
         Configuration {

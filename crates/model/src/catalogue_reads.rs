@@ -28,7 +28,7 @@ pub(crate) fn quick() -> Vec<Configuration> {
     quick
 }
 
-/// Reads at the same time as updates.
+/// Configurations with reads at the same time as updates.
 fn updates() -> Vec<Configuration> {
     vec![
         Configuration {
@@ -75,7 +75,7 @@ fn updates() -> Vec<Configuration> {
     ]
 }
 
-/// Reads at the same time as bypasses that change state.
+/// Configurations with reads at the same time as bypasses that change state.
 fn bypasses() -> Vec<Configuration> {
     vec![
         Configuration {
@@ -169,7 +169,7 @@ fn bypasses() -> Vec<Configuration> {
     ]
 }
 
-/// Reads while the chain or the store changes.
+/// Configurations with reads while the chain or the store changes.
 fn chains() -> Vec<Configuration> {
     vec![
         Configuration {

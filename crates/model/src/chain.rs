@@ -21,7 +21,7 @@ impl Protocol {
         }
     }
 
-    /// Returns the device before the one that joins in this epoch, and the joiner. `None`: no device joins.
+    /// Returns the joiner of this epoch, after the device before it. `None`: no device joins.
     fn joins(&self, epoch: u8) -> Option<(u8, u8)> {
         let (old, new) = (self.chain(epoch - 1), self.chain(epoch));
         let pairs = new.members().windows(2);
@@ -29,7 +29,7 @@ impl Protocol {
         joins.next().map(|pair| (pair[0], pair[1]))
     }
 
-    /// Returns the number of restarts of devices for joins up to this epoch.
+    /// Returns the number of device restarts that the joins up to this epoch have caused.
     pub(crate) fn started_to_join(&self, epoch: u8) -> u8 {
         let each = if self.on(Rule::StandsStill) { 2 } else { 1 };
         (2..=epoch)
@@ -38,7 +38,8 @@ impl Protocol {
             .sum()
     }
 
-    /// Whether the joined device holds every entry that it must hold, or the store has applied it: `decide`.
+    /// Whether each entry that the joined device must hold is in its log, or is applied by the store (`decide` in
+    /// `proto`).
     pub(crate) fn synced(&self, state: &State) -> bool {
         let epoch = state.record.epoch;
         let Some((_, joiner)) = (epoch > 1).then(|| self.joins(epoch)).flatten() else {
@@ -51,9 +52,9 @@ impl Protocol {
         state.record.needs > 0 && has + 1 >= state.record.needs
     }
 
-    /// The operator starts the joiner, which erases its log, and then restarts the device before it, with the joiner as
-    /// its next hop. From now on that device serves no client until the server has answered in the new epoch. Everything
-    /// that was acknowledged until now is in that device's log, or applied.
+    /// Begins a join: the operator starts the joiner, which erases its log, and then restarts the device before the
+    /// joiner with the joiner as its next hop. The restarted device serves no client until the server has answered in
+    /// the new epoch. Every entry that was acknowledged until now is in this device's log, or is applied.
     fn join(&self, state: &mut State, before: u8, joiner: u8, applied: u8) {
         self.crash(state, joiner);
         if self.on(Rule::EraseOnJoin) {
@@ -70,7 +71,7 @@ impl Protocol {
         state.record.needs = 1 + state.devices[usize::from(before)].durable.max(applied);
     }
 
-    /// The next change of the chain or the server takes place: the server decides it first, durably.
+    /// Makes the next change of the chain or of the server. The server first decides the change durably.
     pub(crate) fn change(&self, state: &mut State) -> bool {
         let Some(change) = self.next_change(state) else {
             return false;
@@ -117,7 +118,7 @@ impl Protocol {
         true
     }
 
-    /// Whether a RECOVER of the device may be answered now.
+    /// Whether the server may answer a RECOVER of the device now.
     pub(crate) fn may_answer(&self, state: &State, id: u8) -> bool {
         let device = &state.devices[usize::from(id)];
         let asks = match device.phase {
@@ -128,7 +129,7 @@ impl Protocol {
         asks && self.chain(state.record.epoch).has(id)
     }
 
-    /// The device stops serving and sends RECOVER. The server answers from one snapshot.
+    /// The device stops serving and sends RECOVER, and the server answers with its state of one moment.
     pub(crate) fn answer(&self, state: &mut State, id: u8) -> bool {
         let epoch = state.record.epoch;
         let device = &mut state.devices[usize::from(id)];
@@ -155,7 +156,7 @@ impl Protocol {
         true
     }
 
-    /// The device begins to serve: `Device::on_own_reply`, `DeviceNode::resume`.
+    /// The device begins to serve with the recover-reply (`Device::on_own_reply`, `DeviceNode::resume`).
     pub(crate) fn on_reply(&self, state: &mut State, packet: Packet) -> bool {
         let Packet::Reply {
             device: id,

@@ -1,4 +1,4 @@
-//! Searches a configuration exhaustively and reports what was found.
+//! Searches a configuration exhaustively, and reports the result.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::queue::Machine;
 use crate::rule::Rules;
 use crate::words::describe;
 
-/// Most states that a search generates before it is abandoned as too large.
+/// Maximum number of states that a search generates. A larger search is abandoned.
 pub const STATES_MAX: usize = 2_000_000_000;
 
 /// The shortest path to a violation.
@@ -30,17 +30,18 @@ pub struct Counterexample {
 pub struct Outcome {
     /// Name of the configuration.
     pub configuration: &'static str,
-    /// Number of generated states, repeats included.
+    /// Number of generated states, including repeated states.
     pub states: usize,
     /// Number of different states.
     pub unique: usize,
-    /// Length of the longest of the shortest paths, in steps (approximate with more than one thread).
+    /// Largest number of steps that is needed to reach any state on a shortest path. With more than one thread, the
+    /// number is approximate.
     pub depth: usize,
     /// Duration of the search.
     pub elapsed: Duration,
     /// The first violation found. With one thread, its path is the shortest.
     pub counterexample: Option<Counterexample>,
-    /// Goals that no state has reached.
+    /// Names of the goals that no state has reached.
     pub missed: Vec<&'static str>,
     /// Whether every reachable state was visited.
     pub exhausted: bool,
@@ -54,7 +55,7 @@ impl Outcome {
     }
 }
 
-/// Searches a configuration breadth first. A counterexample is the shortest if `threads` is 1.
+/// Searches a configuration breadth first. If `threads` is 1, a counterexample is as short as possible.
 #[must_use]
 pub fn check(configuration: &Configuration, rules: Rules, threads: usize) -> Outcome {
     let (name, own) = (configuration.name, configuration.clone());

@@ -1,6 +1,6 @@
 //! A client and its session (protocol.md §3): calls in order, updates in a window, one bypass at a time, and the
-//! fallback of an update that was not logged. The client ignores epochs, so any packet, however old, may mislead it.
-//! `direct.rs` has the operations that the client sends to the store on its own connection.
+//! fallback of an update that was not logged. The client ignores epochs, so even a very old packet may have an effect
+//! on it. Operations that the client sends to the store on its own connection are in `direct.rs`.
 
 use crate::configuration::{Call, KEY};
 use crate::history::{Answer, BEGUN, NONE, SET, read};
@@ -10,7 +10,7 @@ use crate::rule::Rule;
 use crate::state::{Ahead, Bad, PASSED, State, op_of};
 
 impl Protocol {
-    /// Returns the bypass that the client waits for.
+    /// Returns the bypass for whose answer the client waits.
     pub(crate) fn bypass_under_way(&self, state: &State, client: u8) -> Option<u8> {
         let of = &state.clients[usize::from(client)];
         let own = |index: &u8| {
@@ -21,7 +21,7 @@ impl Protocol {
         (of.done & (1 << last) == 0 && !self.step(client, last).logged).then_some(last)
     }
 
-    /// Whether the updates of this client are of a kind that the server skips.
+    /// Whether this client's updates have payloads of a kind that the server skips.
     pub(crate) fn is_foreign(&self, client: u8) -> bool {
         self.configuration.foreign && client == 1
     }
@@ -45,9 +45,9 @@ impl Protocol {
             Call::EndMark => return self.may_end_mark(state, client),
             _ => {}
         }
-        // The second barrier is sent while the operation before it is still under way.
+        // The second barrier of an operation is sent although the operation is not answered yet.
         let second = step.call == Call::Confirm && of.named & PASSED != 0;
-        // After an operation that was abandoned and may still be executed, the session does nothing more.
+        // As long as an abandoned operation of the client may still be executed, the session makes no further call.
         let waits = self.bypass_under_way(state, client).is_some() || of.connected != 0;
         if waits && !second {
             return false;
@@ -59,8 +59,8 @@ impl Protocol {
                 return false;
             }
         }
-        // If both clients have the same program, the first client begins. Otherwise every history would be searched
-        // twice.
+        // If both clients have the same program, the first client begins. Otherwise the search would visit every
+        // history twice.
         if client == 1
             && first.invoked == 0
             && self.configuration.programs[0] == self.configuration.programs[1]
@@ -87,25 +87,26 @@ impl Protocol {
         let open = (0..of.invoked).filter(waited_for).filter(under_way).count();
         let written = self.own_write(client, of.invoked);
         match step.call {
-            // The read is called in the same turn as its update; without the rule, at any time until the update is
-            // done.
+            // The read is called in the same turn as its update. Without [`Rule::OwnUnsent`], it may be called at any
+            // time until the update is done.
             Call::ReadOwn => under_way(&written),
             // OPEN and END wait for all earlier calls.
             Call::Open | Call::End => open == 0,
             _ if step.logged => open < usize::from(self.configuration.window),
-            // A read that the head answers waits for the session's own updates.
+            // A read that the head answers waits until the session's own updates are done.
             _ if asks && step.call != Call::ReadBypass => {
                 open == 0 || !self.on(Rule::ReadOwnCommitted)
             }
             _ if step.call.is_question() => true,
             _ if second => true,
-            // A bypass that changes state also waits for them (design §3).
+            // A bypass that changes state waits until all earlier calls are done (design §3).
             _ => open == 0,
         }
     }
 
     /// Whether no abandoned call of the client can take effect after this call. A bypass takes effect after all updates
-    /// of its session (rule 8). A read that the head answers does so only if a bypass was answered before.
+    /// of its session (rule 8). A read that the head answers takes effect after them only if a bypass was answered
+    /// since.
     fn is_settled(&self, state: &State, client: u8, call: Call) -> bool {
         let of = &state.clients[usize::from(client)];
         let recorded = |index: &u8| {
@@ -130,7 +131,7 @@ impl Protocol {
         of.invoked += 1;
         let step = self.step(client, index);
         if step.call == Call::ReadOwn {
-            // The read has no packet of its own. The held updates of its turn are sent now.
+            // The read has no packet of its own. The updates of this turn, which were held for the read, are sent now.
             for index in (0..index).filter(|at| self.held(client, *at, index)) {
                 state.network.send(Packet::Update { client, index });
             }
@@ -142,13 +143,14 @@ impl Protocol {
         true
     }
 
-    /// Returns the newest update of the key before this step.
+    /// Returns the index of the newest update of the key before this step.
     fn own_write(&self, client: u8, index: u8) -> u8 {
         let writes = |at: &u8| self.step(client, *at).call == Call::Write;
         (0..index).rev().find(writes).unwrap_or(0)
     }
 
-    /// Whether an update is held, after `invoked` called steps, for a read of it that is called in the same turn.
+    /// Whether an update is not sent yet, because a read of it will be called in the same turn. `invoked`: number of
+    /// called steps.
     fn held(&self, client: u8, update: u8, invoked: u8) -> bool {
         let plan = &self.plan[usize::from(client)];
         let behind = plan.iter().skip(usize::from(invoked));
@@ -158,7 +160,7 @@ impl Protocol {
         turn && read && self.on(Rule::OwnUnsent)
     }
 
-    /// Returns the call that the client may abandon: its bypass, or the last update of its session.
+    /// Returns the call that the client may abandon: its bypass under way, or the last update of its session.
     fn may_be_given_up(&self, state: &State, client: u8) -> Option<u8> {
         let of = &state.clients[usize::from(client)];
         let update = || {
@@ -228,7 +230,7 @@ impl Protocol {
             return false;
         }
         if call.is_direct() {
-            // The barrier names the store. Only then the operation itself is sent to that store.
+            // This answers the barrier, and names the store. Afterwards the operation itself is sent to this store.
             let first = of.named == 0;
             of.named = if first { answer } else { of.named };
             return first;
@@ -246,7 +248,7 @@ impl Protocol {
 
     fn on_ack(&self, state: &mut State, client: u8, mark: bool, seq: u8) -> bool {
         if !self.on(Rule::OneAckForAll) {
-            // As published: the client counts two acks as two copies, whoever sent them.
+            // As in the published PMNet, the client counts two acks as two copies, even if one device has sent both.
             let copies = self.chain(1).members().len();
             let of = &mut state.clients[usize::from(client)];
             of.acks += 1;
@@ -258,8 +260,8 @@ impl Protocol {
         self.covers(state, client, mark, seq)
     }
 
-    /// Ends all logged calls up to this seq as successful, in the client's own or its mark session, and the reads that
-    /// were called together with one of these updates.
+    /// Ends all logged calls up to this seq as successful, in the client's own session or in its mark session. Also
+    /// ends the reads that were called together with one of these updates.
     fn covers(&self, state: &mut State, client: u8, mark: bool, seq: u8) -> bool {
         let mut any = false;
         for index in 0..state.clients[usize::from(client)].invoked {
@@ -277,7 +279,7 @@ impl Protocol {
                 let value = op_of(client, update);
                 any |= self.ends(state, client, index, read(KEY, [value, 0]));
             } else if step.logged && !step.call.is_expiry() {
-                // No client waits for the END that the head makes.
+                // No client waits for an END that the head makes.
                 any |= self.ends(state, client, index, NONE);
             }
         }
@@ -293,7 +295,7 @@ impl Protocol {
         if of.fallback == index + 1 {
             of.fallback = 0;
         }
-        // A conditional write that is acknowledged early is reported as if it had set the key.
+        // If a conditional write is acknowledged early, the client is told that the write has set the key.
         let step = self.step(client, index);
         if !step.logged {
             of.ahead = Ahead::default();
@@ -303,7 +305,7 @@ impl Protocol {
         } else {
             answer
         };
-        // Only the front uses a mark session, so no client sees when it opens and ends.
+        // Only the front uses a mark session, so no client observes the session's OPEN and END.
         let explained = step.call.is_mark()
             || state.record.declared
             || state

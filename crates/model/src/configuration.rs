@@ -1,25 +1,25 @@
-//! The bounds of a search: the clients' programs, the chain of each epoch, the faults, and the parts of the system that
-//! take part.
+//! The bounds of a search: the clients' programs, the chain of each epoch, the faults, and the components of the
+//! system.
 
 use crate::queue::Queue;
 use crate::rule::{Rule, Rules};
 
-/// Clients of a configuration.
+/// Number of clients of a configuration.
 pub const CLIENTS: usize = 2;
-/// Sessions: the own session of each client, then the mark of each client.
+/// Number of sessions: first each client's own session, then each client's mark session.
 pub const SESSIONS: usize = 2 * CLIENTS;
-/// Devices of a configuration.
+/// Number of devices of a configuration.
 pub const DEVICES: usize = 2;
-/// Most steps of a client's program.
+/// Maximum number of steps of a client's program.
 pub const STEPS: usize = 4;
 
-/// Sets of keys. There are two keys: *the key*, which nearly all calls concern, and *the other key*.
+/// Number of keys: *the key*, which nearly all calls concern, and *the other key*. A set of keys is a bit mask.
 pub const KEYS: usize = 2;
-/// The set of the key.
+/// The set that contains only the key.
 pub const KEY: u8 = 1;
-/// The set of the other key.
+/// The set that contains only the other key.
 pub const OTHER: u8 = 2;
-/// The set of both keys.
+/// The set that contains both keys.
 pub const BOTH: u8 = KEY | OTHER;
 
 /// A call of a client. Every write has a different value.
@@ -31,29 +31,30 @@ pub enum Call {
     Write,
     /// Sets the other key.
     WriteOther,
-    /// Sets both keys: an update whose hash says "several keys".
+    /// Sets both keys, by an update whose hash means "several keys".
     WriteBoth,
-    /// Reads the key: by a bypass, or as [`Configuration::reads`] says.
+    /// Reads the key in the manner of [`Configuration::reads`].
     Read,
     /// Reads the other key.
     ReadOther,
     /// Reads both keys at once.
     ReadBoth,
     /// Reads the key. The read is called before the preceding update of the key is sent. When the update is committed,
-    /// the read is answered with the update's value, without a packet. If the step before it is no update of the key:
-    /// as [`Call::Read`].
+    /// the read is answered with the update's value, without a packet. If the step before the read is no update of the
+    /// key, the read is a [`Call::Read`].
     ReadOwn,
-    /// Reads the key by a bypass, whatever [`Configuration::reads`] says.
+    /// Reads the key by a bypass, independently of [`Configuration::reads`].
     ReadBypass,
-    /// Sets the key if it is not set yet, and says whether it did (a bypass that changes state).
+    /// Sets the key if it is not set yet, and replies whether it has set the key (a bypass that changes state).
     WriteIfNone,
-    /// Sets the key at the server unconditionally, and says so (a bypass that changes state).
+    /// Sets the key at the server unconditionally (a bypass that changes state).
     Set,
-    /// Sets the other key at the server, as [`Call::Set`].
+    /// Sets the other key at the server unconditionally (a bypass that changes state).
     SetOther,
-    /// Sets the other key if the key is not set yet, and says whether it did (a bypass that changes state).
+    /// Sets the other key if the key is not set yet, and replies whether it has set the other key (a bypass that
+    /// changes state).
     Script,
-    /// Changes nothing but the server's record of the session's bypasses (a bypass that changes state).
+    /// Changes only the server's record of the session's bypasses (a bypass that counts as changing state).
     Fence,
     /// Ends the session (a log entry).
     End,
@@ -63,7 +64,7 @@ pub enum Call {
     ReadDirect,
     /// Sets the key on the client's own connection to the store, after a barrier.
     SetDirect,
-    /// Does what [`Call::Script`] does, on the client's own connection to the store, after a barrier.
+    /// Executes the script of [`Call::Script`] on the client's own connection to the store, after a barrier.
     ScriptDirect,
     /// The second barrier of the preceding operation.
     Confirm,
@@ -76,7 +77,7 @@ pub enum Call {
 }
 
 impl Call {
-    /// Whether the call only asks.
+    /// Whether the call only asks, and changes nothing.
     #[must_use]
     pub fn is_question(self) -> bool {
         matches!(
@@ -85,7 +86,7 @@ impl Call {
         )
     }
 
-    /// Whether the server's work for the call changes nothing.
+    /// Whether the call is a bypass for which the server changes nothing.
     #[must_use]
     pub fn is_read(self) -> bool {
         self.is_question() || self.is_barrier()
@@ -103,7 +104,8 @@ impl Call {
         self == Self::ReadDirect || self.is_direct_write()
     }
 
-    /// Whether the call goes to the store on the client's own connection and may change state: it needs a mark.
+    /// Whether the call goes to the store on the client's own connection and may change state. Such a call needs a
+    /// mark.
     #[must_use]
     pub fn is_direct_write(self) -> bool {
         matches!(self, Self::SetDirect | Self::ScriptDirect)
@@ -192,18 +194,18 @@ impl Chain {
 /// The kind of a change, which decides its conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A member leaves, and another one that has the whole log stays; or a device joins at the tail.
+    /// A member leaves, and a member with the whole log stays; or a device joins at the tail.
     Plain,
-    /// The member that stays joined in the previous epoch, so it must have caught up first.
+    /// The only remaining member joined in the previous epoch. It must have caught up first.
     PromoteJoined,
     /// No member stays.
     LastRemoved,
-    /// The only member has lost its medium, and has a blank one.
+    /// The only member has lost its medium, and has a blank medium instead.
     Replaced,
-    /// The server's replica becomes the primary; the chain stays.
+    /// The server's replica becomes the primary, and the chain stays the same.
     Server,
-    /// The server moves to another store, which has all data of the old one. The old store lives on, without replicas
-    /// and without the server. The chain changes to that of the next epoch, and a removed head lives on.
+    /// The server moves to another store, which has all data of the old store. The old store keeps running, without the
+    /// server and without replicas. The chain of the next epoch begins, and a removed head keeps running.
     Moved,
 }
 
@@ -212,13 +214,13 @@ pub enum Change {
 pub enum Rollover {
     /// The key does not change.
     None,
-    /// In the documented order of steps.
+    /// The key changes in the documented order of steps.
     Ordered,
-    /// In any order. When all processes have forgotten the old key, a thief has it.
+    /// In any order of steps. When all processes have forgotten the old key, a thief has this key.
     Hurried,
 }
 
-/// The answers to [`Call::Read`], [`Call::ReadOther`] and [`Call::ReadBoth`] (docs/spec/reads.md).
+/// How [`Call::Read`], [`Call::ReadOther`] and [`Call::ReadBoth`] are answered (docs/spec/reads.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reads {
     /// All such reads are bypasses.
@@ -229,7 +231,7 @@ pub enum Reads {
     Hits,
 }
 
-/// A goal that an exhausted configuration must have reached; otherwise its result would say nothing.
+/// A state that an exhaustive search must reach. If the search does not reach it, its result proves nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
     /// An update is acknowledged.
@@ -250,9 +252,9 @@ pub enum Goal {
     Hit,
     /// A client may read directly from the store.
     Missed,
-    /// A replica that lacks an effect of the master may answer a read.
+    /// A replica may answer a read although it lacks an effect that the master has.
     Apart,
-    /// A read was answered with a reply of the store that came before the head's MISS.
+    /// A read was answered with a reply that the store had given before the head's MISS came.
     AtOnce,
     /// An operation that bypasses the devices and changes state was answered.
     Passed,
@@ -266,7 +268,7 @@ pub enum Goal {
     ReplicaServes,
     /// A loss was declared.
     Declared,
-    /// A bypass whose effect was followed by a failure of the store was answered as begun.
+    /// The store failed after the effect of a bypass, and the bypass was answered as begun.
     Begun,
     /// A device that was declared stopped has joined again, and has a lease.
     LeasedAgain,
@@ -276,7 +278,7 @@ pub enum Goal {
     Rolled,
 }
 
-/// A configuration: a small system with bounds that is searched completely.
+/// A configuration: a small bounded system, whose states are all searched.
 #[derive(Clone, Debug)]
 pub struct Configuration {
     /// Name of the configuration.
@@ -285,7 +287,7 @@ pub struct Configuration {
     pub about: &'static str,
     /// The calls of each client, in order.
     pub programs: [&'static [Call]; CLIENTS],
-    /// Most updates that a client may have under way.
+    /// Maximum number of updates that a client may have under way.
     pub window: u8,
     /// The chain of each epoch, from epoch 1.
     pub chains: &'static [Chain],
@@ -293,23 +295,23 @@ pub struct Configuration {
     pub changes: &'static [Change],
     /// Number of crashes of all devices together.
     pub crashes: u8,
-    /// Entries that the head's log can hold.
+    /// Number of entries that the head's log can hold.
     pub capacity: u8,
     /// Number of servers: 1, or 2 with a replica.
     pub servers: u8,
     /// Whether devices answer only with a lease, and members are removed only when the controller, which watches the
     /// leases, has declared them stopped.
     pub leased: bool,
-    /// The answers to reads.
+    /// How reads are answered.
     pub reads: Reads,
-    /// Whether a client may read from a replica of the store. The replica is in any earlier or the present state of the
-    /// master.
+    /// Whether a client may read from a replica of the store. The replica has the present state of the master, or any
+    /// earlier state.
     pub replicas: bool,
     /// Whether a client may ask the head and the store at the same time.
     pub at_once: bool,
-    /// Number of buckets of the index: 2, or 1 so that the two keys collide.
+    /// Number of buckets of the index: 2; or 1, so that the two keys collide.
     pub buckets: u8,
-    /// Whether a recover-reply's index is built from the log's entries. Otherwise it is empty.
+    /// Whether a recovering head builds its index from the log's entries. Otherwise the new index is empty.
     pub rebuilds: bool,
     /// Whether the head may at any time have no room for an update of the first client.
     pub refuses: bool,
@@ -321,19 +323,20 @@ pub struct Configuration {
     pub impatient: bool,
     /// Whether a client may abandon an update.
     pub abandons: bool,
-    /// Whether the second client's updates are of a kind that the server skips: those of a program, where a Redis serves.
+    /// Whether the second client's updates have payloads of a kind that the server skips: payloads for a program, at a
+    /// server with a Redis.
     pub foreign: bool,
-    /// Whether packets are sealed with keys, and an adversary without keys is there.
+    /// Whether packets are sealed with keys, and there is an adversary without keys.
     pub adversary: bool,
     /// Whether the cluster's key changes, and how.
     pub rollover: Rollover,
-    /// Whether packets that can no longer have an effect are removed: there are fewer states, and the verdict is the
-    /// same.
+    /// Whether packets that can no longer have an effect are removed. This makes the search smaller, and does not
+    /// change its result.
     pub forgetful: bool,
     /// The goals that the search must reach.
     pub goals: &'static [Goal],
-    /// The ordered queue over RDMA verbs, which is searched instead of the protocol. Of the fields above, only
-    /// `programs`, `window` and `crashes` then count.
+    /// If given, the ordered queue over RDMA verbs is searched instead of the protocol. Then only `programs`, `window`
+    /// and `crashes` of the fields above count.
     pub queue: Option<Queue>,
     /// Whether the configuration belongs to the quick set.
     pub quick: bool,
@@ -346,8 +349,7 @@ pub struct Step {
     pub call: Call,
     /// Whether the step is an entry of the log; otherwise it is a bypass.
     pub logged: bool,
-    /// For an entry, the seq in its session. For a bypass, the last seq that the client's own session gave out before
-    /// it.
+    /// For an entry, the seq in its session. For a bypass, the last seq of the client's own session before the bypass.
     pub seq: u8,
     /// The keys that the step concerns.
     pub keys: u8,
@@ -359,7 +361,8 @@ impl Configuration {
     pub fn plan(&self, rules: Rules) -> [Vec<Step>; CLIENTS] {
         self.programs.map(|program| {
             let (mut own, mut mark) = (0, 0);
-            // Whether the next call follows an update of the key, with only reads of the key between them.
+            // Whether the last call is an update of the key, or one of several [`Call::ReadOwn`] directly after such an
+            // update.
             let mut behind_write = false;
             let number = |call: &Call| {
                 let apart = !behind_write && rules.on(Rule::OwnAdjacent);

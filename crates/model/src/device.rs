@@ -7,7 +7,7 @@ use crate::rule::Rule;
 use crate::state::{Bad, Device, ORDERS, Op, Phase, State, TORN, op_of, step_of};
 
 impl Device {
-    /// Returns the entry at an order; 0: none, or freed.
+    /// Returns the entry at an order; 0: there is none, or it is freed.
     #[must_use]
     pub fn entry(&self, order: u8) -> Op {
         self.log[usize::from(order) - 1]
@@ -67,14 +67,14 @@ impl Protocol {
         }
     }
 
-    /// Rules 1 and 2: `Device::on_client_entry`.
+    /// Admits a client's packet at the head, by rules 1 and 2 (`Device::on_client_entry`).
     fn on_update(&self, state: &mut State, id: u8, client: u8, index: u8) -> bool {
         let step = self.step(client, index);
         let session = self.session(client, step);
         let op = op_of(client, index);
         let device = &mut state.devices[usize::from(id)];
         if !self.on(Rule::Identity) {
-            // As published: an equal hash means a duplicate.
+            // As in the published PMNet, an update with the hash of an earlier update counts as its duplicate.
             let alike = (device.applied + 1..=device.committed).find(|order| {
                 let entry = device.entry(*order);
                 entry != 0 && entry != op && self.hash(entry) == step.seq
@@ -106,7 +106,7 @@ impl Protocol {
             return self.refuse(state, client, index);
         }
         if device.last - device.applied >= self.configuration.capacity {
-            // A rejected OPEN or END is simply sent again.
+            // Only an update is refused. A client simply sends an OPEN or END again.
             return step.keys != 0 && self.refuse(state, client, index);
         }
         if !device.append(op) {
@@ -118,19 +118,19 @@ impl Protocol {
         true
     }
 
-    /// No room for an update.
+    /// The head refuses an update, because its log has no room.
     pub(crate) fn refuse(&self, state: &mut State, client: u8, index: u8) -> bool {
         state.network.send(Packet::NotLogged { client, index });
         true
     }
 
-    /// The value represents a hash that two clients' updates share.
+    /// Returns the hash of an update. The updates of both clients with the same seq have the same hash.
     pub(crate) fn hash(&self, op: Op) -> u8 {
         let (client, index) = step_of(op);
         self.step(client, index).seq
     }
 
-    /// Rules 3 and 4, at a follower: `Device::on_append`.
+    /// Takes an entry at a follower, by rules 3 and 4 (`Device::on_append`).
     fn on_append(&self, state: &mut State, id: u8, epoch: u8, order: u8, op: Op) -> bool {
         let device = &mut state.devices[usize::from(id)];
         if device.epoch != epoch {
@@ -152,7 +152,7 @@ impl Protocol {
         device.append(op)
     }
 
-    /// Rule 5: `Device::on_durable`.
+    /// Handles DURABLE at the head, by rule 5 (`Device::on_durable`).
     fn on_durable(&self, state: &mut State, id: u8, epoch: u8, order: u8) -> bool {
         let device = &mut state.devices[usize::from(id)];
         if device.epoch != epoch || order <= device.below {
@@ -162,7 +162,7 @@ impl Protocol {
         true
     }
 
-    /// Rule 7: `Device::on_applied`.
+    /// Handles APPLIED, by rule 7 (`Device::on_applied`).
     fn on_applied(&self, state: &mut State, id: u8, epoch: u8, order: u8) -> bool {
         let device = &mut state.devices[usize::from(id)];
         let mine = device.epoch == epoch || !self.on(Rule::FencedReclaim);
@@ -171,7 +171,7 @@ impl Protocol {
             return false;
         }
         if !self.on(Rule::ReclaimByOrder) {
-            // As published: the entry is found by a hash of the update.
+            // As in the published PMNet, the entry to free is found by a hash of the update.
             for freed in device.applied + 1..=order {
                 let hash = match device.entry(freed) {
                     0 => continue,
@@ -184,7 +184,7 @@ impl Protocol {
                 }
             }
         }
-        // Entries up to A are committed, because the tail had them.
+        // Entries up to A are committed, because the server got them from the tail.
         device.committed = device.committed.max(order);
         self.answer_up_to(device, order);
         self.marks_end(device, order);
@@ -193,7 +193,7 @@ impl Protocol {
         true
     }
 
-    /// The sessions' committed seqs, computed from the entries up to an order.
+    /// Raises the sessions' committed seqs by the entries up to an order.
     fn answer_up_to(&self, device: &mut Device, order: u8) {
         for at in device.applied + 1..=order {
             let op = device.entry(at);
@@ -222,7 +222,8 @@ impl Protocol {
         true
     }
 
-    /// Sends every packet that the device may send now: acks (after a commit), DURABLE, entries to the next hop.
+    /// Sends every packet that the device may send now: acks of committed updates, DURABLE, and entries to the next
+    /// hop.
     pub(crate) fn flush(&self, state: &mut State, id: u8) {
         let State {
             devices,

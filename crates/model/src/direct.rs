@@ -9,7 +9,7 @@ use crate::state::{Device, Op, PASSED, State, op_of, step_of};
 /// Position of the bits of [`crate::state::Client::named`] that keep the store's reply to the operation until the
 /// second barrier.
 pub(crate) const SAID: u8 = 6;
-/// Mask of the bits of [`crate::state::Client::named`] that name the store.
+/// Mask of the bits of [`crate::state::Client::named`] that have the number of the store.
 const STORE: u8 = 3;
 
 impl Protocol {
@@ -42,7 +42,7 @@ impl Protocol {
         self.reads() && self.on(Rule::MarkFirst) && !last.is_some_and(open)
     }
 
-    /// Whether the client may end its mark: none of its operations is under way or may still be executed.
+    /// Whether the client may end its mark: no operation under the mark is under way, and none may still be executed.
     pub(crate) fn may_end_mark(&self, state: &State, client: u8) -> bool {
         let of = &state.clients[usize::from(client)];
         let done = |index: u8| of.done & (1 << index) != 0;
@@ -66,8 +66,8 @@ impl Protocol {
         }
     }
 
-    /// The client's operation reaches the store, and its reply reaches the client. If the operation needs a mark, this
-    /// step only puts it on its way.
+    /// The client's operation reaches the store, and the reply reaches the client. If the operation needs a mark, this
+    /// step only sends the operation, and [`Self::executes`] executes it.
     pub(crate) fn direct(&self, state: &mut State, client: u8, store: u8) -> bool {
         let Some(index) = self.bypass_under_way(state, client) else {
             return false;
@@ -88,7 +88,7 @@ impl Protocol {
         self.executes(state, client, store)
     }
 
-    /// Returns the store that an operation on its way may reach.
+    /// Returns the store at which an operation that was sent may be executed.
     pub(crate) fn may_pass(&self, state: &State, client: u8) -> Option<u8> {
         let of = &state.clients[usize::from(client)];
         let store = of.connected.checked_sub(1)?;
@@ -97,7 +97,7 @@ impl Protocol {
             .then_some(store)
     }
 
-    /// An operation takes effect. Its reply reaches the client, if the client still waits.
+    /// An operation that was sent takes effect at the store. The reply reaches the client, if the client still waits.
     pub(crate) fn executes(&self, state: &mut State, client: u8, store: u8) -> bool {
         let Some(index) = self.direct_write(state, client) else {
             return false;
@@ -116,7 +116,7 @@ impl Protocol {
         self.ends(state, client, index, said)
     }
 
-    /// The second barrier is answered, and its answer names this store.
+    /// Handles the answer to the second barrier. The answer names this store.
     pub(crate) fn on_confirm_barrier(
         &self,
         state: &mut State,
@@ -131,22 +131,21 @@ impl Protocol {
             if named & STORE == store {
                 self.ends(state, client, index - 1, named >> SAID);
             } else {
-                // The client has another store now, so the effect of the answered operation may be lost with the old
-                // store.
+                // The server has another store now, so the operation's effect may be lost with the old store.
                 unknown(state, client, index - 1);
             }
         }
         self.ends(state, client, index, crate::history::NONE)
     }
 
-    /// Whether an operation is on its way whose client no longer waits for it.
+    /// Whether an operation that was sent may still be executed, although its client no longer waits.
     pub(crate) fn may_close(&self, state: &State, client: u8) -> bool {
         let of = &state.clients[usize::from(client)];
         let done = |index: u8| of.done & (1 << index) != 0;
         of.connected != 0 && self.direct_write(state, client).is_some_and(done)
     }
 
-    /// The store closes the client's connection: it executes nothing more from this connection.
+    /// The store closes the client's connection, and executes no more operations from it.
     pub(crate) fn close(&self, state: &mut State, client: u8) {
         if state.clients[usize::from(client)].connected == 0 {
             return;
@@ -167,7 +166,7 @@ impl Protocol {
         }
     }
 
-    /// Whether the head has a mark that may be open: its OPEN is admitted, and its END is not admitted or not applied.
+    /// Whether the head has a mark that may be open: the mark's OPEN is admitted, and its END is not applied yet.
     pub(crate) fn has_mark(&self, device: &Device) -> bool {
         let open = (0u8..)
             .take(CLIENTS)
@@ -191,7 +190,7 @@ pub(crate) fn mark(client: u8) -> usize {
     CLIENTS + usize::from(client)
 }
 
-/// The outcome of the operation is unknown: it may have taken effect, or may do so later.
+/// Makes the outcome of the operation unknown: the operation may have taken effect, or may take effect later.
 fn unknown(state: &mut State, client: u8, operation: u8) {
     let of = &mut state.clients[usize::from(client)];
     of.done |= 1 << operation;

@@ -1,21 +1,21 @@
-//! Linearizability in the order of sessions, as an automaton over calls and returns.
+//! Checks linearizability in the order of sessions, by an automaton that reads calls and returns.
 //!
-//! The ghost state is the set of all sequential worlds that explain the replies that clients have seen so far. A world
-//! has the values of the keys, the number of steps of each client that have taken effect, and the answer to a bypass
-//! that has not returned yet. Effects are tried only at returns that need them (just-in-time linearization), for each
-//! client in program order. The set is empty exactly if there is no linearization. A call that its client has abandoned
-//! may take effect or not, but never after a later call of its session.
+//! The automaton's state is a ghost: the set of all sequential worlds that explain the replies that clients have
+//! received so far. A world has the values of the keys, the number of steps of each client that have taken effect, and
+//! the answer to a bypass that has not returned yet. Effects are tried only at returns that need them (just-in-time
+//! linearization), for each client in program order. The set is empty exactly if there is no linearization. A call that
+//! its client has abandoned may take effect or not, but never after a later call of its session.
 
 use std::hash::{Hash, Hasher};
 
 use crate::configuration::{BOTH, CLIENTS, Call, KEY, KEYS, OTHER, STEPS, Step};
 use crate::state::{Client, Op, op_of};
 
-/// Answer of a bypass: 1 + the value read ([`read`]); or, of a conditional write, [`SET`] or [`NOT_SET`].
+/// Answer to a bypass. For a read: 1 + the value ([`read`]). For a conditional write: [`SET`] or [`NOT_SET`].
 pub type Answer = u8;
 /// The conditional write has set the key.
 pub const SET: Answer = 1;
-/// The key was set before.
+/// The conditional write has changed nothing, because the key was already set.
 pub const NOT_SET: Answer = 2;
 /// The write was begun, and its progress is unknown.
 pub const BEGUN: Answer = 3;
@@ -52,7 +52,7 @@ struct World {
     answer: [Answer; CLIENTS],
 }
 
-/// The worlds that explain all replies so far, sorted and without repeats.
+/// The worlds that explain all replies so far, sorted and without duplicates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct History {
     worlds: Vec<World>,
@@ -84,7 +84,7 @@ impl Hash for History {
 }
 
 impl History {
-    /// A step returns. Returns `false` if no linearization is left.
+    /// Processes the return of a step. Returns `false` if no linearization is left.
     pub fn returns(
         &mut self,
         plan: &[Vec<Step>; CLIENTS],
@@ -141,7 +141,7 @@ fn successors(
 ) -> impl Iterator<Item = World> {
     let (from, client) = (world.taken[who], &clients[who]);
     let mark = move |index: u8| plan[who][usize::from(index)].call.is_mark();
-    // An abandoned step may be skipped. The steps of the mark session are not in the order of the client's own session.
+    // An abandoned step may be skipped. Steps of the mark session have their own order.
     let mut end = from;
     while end < client.invoked && (client.unknown & (1 << end) != 0 || mark(end)) {
         end += 1;
@@ -152,7 +152,7 @@ fn successors(
         .map(move |index| take(*world, plan, who, index))
 }
 
-/// The sequential object: applies a step to the keys and returns its answer.
+/// The sequential specification: applies a step to the keys, and returns its answer.
 pub fn perform(step: &Step, op: Op, values: &mut [Op; KEYS]) -> Answer {
     let unset = values[0] == 0;
     match step.call {
@@ -292,7 +292,7 @@ mod tests {
         let plan = plan([&[Call::Write, Call::ReadOwn, Call::Write], &[Call::Write]]);
         let clients = called([3, 1]);
         let mut history = History::default();
-        // The other client's update has returned first, so the read follows it, whatever else precedes the read.
+        // The other client's update has returned before the read was called, so the read must come after it.
         assert!(history.returns(&plan, &clients, 1, 0, NONE));
         assert!(history.returns(&plan, &clients, 0, 0, NONE));
         for (value, may) in [(op_of(0, 0), true), (op_of(0, 2), false)] {

@@ -1,7 +1,8 @@
-//! Leases of devices (protocol.md §14): until when a device answers, and when a controller may declare it stopped.
+//! Leases of devices (protocol.md §14): until when a device answers, and when a controller may declare the device
+//! stopped.
 //!
-//! The model has no time. The clocks' guarantee is one condition: when a lease has disappeared from the lease store and
-//! the margin has passed, the lease is also over by its device's own clock ([`Rule::LeaseWaited`]).
+//! The model has no time. The guarantee about clocks is modelled by one condition: when a lease has disappeared from
+//! the lease store and the margin has passed, the lease is also over by its device's own clock ([`Rule::LeaseWaited`]).
 
 use crate::configuration::{Chain, DEVICES};
 use crate::protocol::{Action, Protocol};
@@ -58,8 +59,8 @@ impl Protocol {
         !self.configuration.leased || self.going(epoch + 1).all(gone)
     }
 
-    /// The word has had its effect. From now on, it only keeps a member that was left out from leases of this epoch and
-    /// earlier ones.
+    /// Notes that the members of which the lease store said "stopped" are left out now. From now on this statement only
+    /// refuses them leases of this epoch and of earlier epochs.
     pub(crate) fn left_out(&self, state: &mut State) {
         let epoch = state.record.epoch;
         if self.configuration.leased {

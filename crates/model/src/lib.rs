@@ -1,9 +1,9 @@
 //! The protocol (docs/spec/protocol.md) as an explicit-state model, searched exhaustively in small configurations. Each
-//! of its rules can be switched off, which gives a counterexample. docs/spec/model.md says what is modelled and what is
-//! not, and has the measured sizes.
+//! of the protocol's rules can be switched off; then the search finds a counterexample. docs/spec/model.md describes
+//! what is modelled, what is left out, and the sizes of the searches.
 //!
 //! Not part of the product: this crate depends on no other crate of this repository, and no crate depends on it. Its
-//! results hold for the code only as far as the model is like the code; the simulator runs the code itself.
+//! results hold for the code only as far as the model agrees with the code. The simulator runs the code itself.
 
 mod adversary;
 mod bypass;

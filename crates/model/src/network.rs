@@ -1,8 +1,8 @@
 //! The network: the set of all packets that were ever sent and can still have an effect.
 //!
 //! Every packet in the network may arrive at any moment, any number of times, or never. So losses, duplicates and
-//! delays need no bound and no count. Senders repeat packets without end, so a packet is added as soon as its sender
-//! could send it. It is removed only when it can no longer have an effect anywhere
+//! delays are unlimited, and need not be counted. Senders repeat packets without end, so a packet is added to the set
+//! as soon as its sender could send it. The packet is removed only when it can no longer have an effect at any process
 //! ([`crate::protocol::Protocol::useful`]).
 
 use crate::history::Answer;
@@ -19,7 +19,7 @@ pub enum Node {
     Server(u8),
 }
 
-/// A packet, under the names of wire.md where wire.md has such a packet.
+/// A packet. If wire.md has such a packet, the name here is the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Packet {
     /// A logged step of a client, sent to the head.
@@ -54,7 +54,7 @@ pub enum Packet {
         /// The receiver, which is the next hop.
         to: Node,
     },
-    /// From the tail to the head: the log is durable up to this order.
+    /// From the tail to the head: the tail's log is durable up to this order.
     Durable {
         /// The sender's epoch.
         epoch: u8,
@@ -82,7 +82,7 @@ pub enum Packet {
         index: u8,
         /// The head's last order.
         barrier: u8,
-        /// The head's incarnation (0 if all reads are bypasses).
+        /// The head's incarnation. 0: all reads are bypasses.
         incarnation: u8,
         /// Whether the request is a fallback.
         fallback: bool,
@@ -113,7 +113,7 @@ pub enum Packet {
         index: u8,
         /// The head's epoch.
         epoch: u8,
-        /// Whether the head's version is still the one at which a store was asked for this read.
+        /// Whether the head's version has not changed since a store was asked for this read.
         same: bool,
         /// The order that the store must have applied.
         need: u8,
@@ -130,7 +130,7 @@ pub enum Packet {
         /// The order that the replica must have applied.
         need: u8,
     },
-    /// The answer to a bypass on its path through a head that has an index.
+    /// The answer to a bypass, sent by the server to a head that has an index.
     Passing {
         /// The server's epoch.
         epoch: u8,
@@ -140,7 +140,7 @@ pub enum Packet {
         index: u8,
         /// The server's answer.
         answer: Answer,
-        /// A when the bypass was executed, or a later A.
+        /// A at the execution of the bypass, or a later A.
         watermark: u8,
     },
     /// From the server to the devices: the store has applied the log up to this order.
@@ -178,7 +178,7 @@ pub enum Packet {
         client: u8,
         /// Index of the step.
         index: u8,
-        /// A when the update was applied, or a later A (0 if all reads are bypasses).
+        /// A at the time when the update was applied, or a later A. 0: all reads are bypasses.
         watermark: u8,
     },
     /// The confirmation of a fallback, passed on to the client by the head.
@@ -191,7 +191,7 @@ pub enum Packet {
 }
 
 impl Packet {
-    /// Returns the packet as one number: its kind, then its fields, one byte each.
+    /// Returns the packet as one number: the kind, and then the fields, with one byte each.
     fn pack(self) -> u64 {
         u64::from_be_bytes(match self {
             Self::Update { client, index } => [0, client, index, 0, 0, 0, 0, 0],
@@ -396,11 +396,11 @@ impl Network {
         self.packets.iter().map(|packed| Packet::unpack(*packed))
     }
 
-    /// Adds a packet that ends with an order. The lower this order is, the more the packet allows. Of packets that
-    /// differ only in this order, only the one with the lowest order stays.
+    /// Adds a packet whose last field is an order. A lower order allows its receiver more. So of packets that differ
+    /// only in this order, only the packet with the lowest order stays.
     pub fn send_least(&mut self, packet: Packet) {
         let packed = packet.pack();
-        // Returns the last number of a packed packet: `need`, or `watermark`.
+        // Position of the order (`need` or `watermark`) in a packed packet.
         let shift = match packet {
             Packet::Confirm { .. } | Packet::Apart { .. } => 24,
             Packet::Miss { .. } | Packet::Passing { .. } => 16,

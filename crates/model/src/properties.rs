@@ -1,4 +1,5 @@
-//! The invariants of protocol.md §10 as properties of the model, and the goals, which show that a search was not empty.
+//! The invariants of protocol.md §10 as properties of the model, and the goals, which show that a search has reached
+//! the interesting states.
 //!
 //! | property | invariant |
 //! |---|---|
@@ -12,7 +13,7 @@
 //! | the store is a prefix of every log | 9, and rule 3; judged where there is an adversary |
 //! | no process is unheard for its key | none: a rollover in the documented order fails no call (keys.md §7); judged where there is one |
 //!
-//! Invariants 7, 8 and 10 are about time and processes: the simulator checks them.
+//! Invariants 7, 8 and 10 are about time and processes. The simulator checks these invariants.
 
 use std::sync::atomic::Ordering;
 
@@ -68,12 +69,13 @@ const GOALS: [(Goal, &str); 21] = [
     ),
 ];
 
-/// Whether invariant `I` holds in a state. Returns false only once, so the reported example is the first and shortest.
+/// Whether invariant `I` holds in a state. Returns false only at the first violation, so the reported example is the
+/// shortest.
 fn invariant<const I: usize>(model: &Protocol, state: &State) -> bool {
     state.bad != INVARIANTS[I].0 || model.violated.swap(true, Ordering::Relaxed)
 }
 
-/// Whether a state reaches goal `I`. A goal is no longer checked once a state has reached it.
+/// Whether a state reaches goal `I`. Once a state has reached a goal, the goal is not checked any more.
 fn goal<const I: usize>(model: &Protocol, state: &State) -> bool {
     let bit = 1 << I;
     if model.reached.load(Ordering::Relaxed) & bit != 0 || !model.reaches(state, GOALS[I].0) {
@@ -83,7 +85,7 @@ fn goal<const I: usize>(model: &Protocol, state: &State) -> bool {
 }
 
 impl Protocol {
-    /// Whether an acknowledged update can no longer be found.
+    /// Whether an acknowledged update is lost: it is not applied, and no log of the newest chain can still provide it.
     pub(crate) fn lost(&self, state: &State) -> bool {
         state.clients.iter().zip(0u8..).any(|(client, id)| {
             let told = client.done & !client.unknown;
@@ -113,7 +115,7 @@ impl Protocol {
                 let mut whole = rest
                     .map(|order| device.entry(order))
                     .take_while(|entry| *entry != 0);
-                // All earlier updates of its session must come before the entry, or be applied.
+                // All earlier updates of the session must be applied, or be in the log before the entry.
                 let mut missing: u8 = (0..index)
                     .filter(same)
                     .filter(|at| self.step(client, *at).logged && !effective(op_of(client, *at)))
@@ -130,7 +132,7 @@ impl Protocol {
             })
     }
 
-    /// Whether a client has received the answer to such a call.
+    /// Whether a client has received the answer to a call for which `wanted` is true.
     fn told(&self, state: &State, wanted: impl Fn(Call) -> bool) -> bool {
         self.plan.iter().zip(&state.clients).any(|(plan, client)| {
             let told = client.done & !client.unknown;

@@ -12,7 +12,7 @@ use crate::network::{Node, Packet};
 use crate::rule::{Rule, Rules};
 use crate::state::{Bad, Phase, STOPPED, State};
 
-/// One step of the world.
+/// One step of the modelled system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// A client calls the next step of its program.
@@ -23,7 +23,7 @@ pub enum Action {
     Deliver(Packet, Node),
     /// A device's medium reports the next entry durable.
     Persist(u8),
-    /// A device crashes and comes back with what was durable.
+    /// A device crashes and restarts with its durable state.
     Crash(u8),
     /// A device asks the server (RECOVER), which answers.
     Answer(u8),
@@ -43,16 +43,16 @@ pub enum Action {
     Renew(u8),
     /// By a device's own clock, its lease is over.
     Silent(u8),
-    /// A lease is gone from the lease store.
+    /// A lease disappears from the lease store.
     Lapse(u8),
     /// The controller declares a member stopped.
     Declare(u8),
     /// A server executes a bypass, and its store fails after the effect.
     StoreFails(Packet, u8),
-    /// The store executes a command that an abandoned connection left (only without [`Rule::Fenced`]).
+    /// The store executes a command of an abandoned connection (only without [`Rule::Fenced`]).
     Late(u8, u8),
-    /// A client's operation reaches this store on the client's own connection. If the operation needs a mark, only the
-    /// connection reaches the store.
+    /// A client's operation reaches this store on the client's own connection. If the operation needs a mark, this step
+    /// only sends the operation, and [`Action::Pass`] executes it.
     Direct(u8, u8),
     /// A client reads directly from this store, as a MISS allows.
     Fetch(Packet, u8),
@@ -68,13 +68,14 @@ pub enum Action {
     Close(u8),
     /// A head finds no room for an update of the first client.
     Refuse(u8),
-    /// The adversary hands a packet to a process.
+    /// The adversary gives a packet to a process.
     Forge(Trick, Packet, Node),
-    /// A device, or the server (the number after the last device), takes its next key file.
+    /// A device takes its next key file. The number after the last device stands for the server.
     Rekey(u8),
-    /// A front that has not begun gets a key that is derived from the new one.
+    /// A front that has not begun gets a key that is derived from the new cluster key.
     NewFront(u8),
-    /// The server restarts, and forgets the incarnation that it last answered (only without [`Rule::StampsRecorded`]).
+    /// The server restarts, and has forgotten the incarnation that it last answered (only without
+    /// [`Rule::StampsRecorded`]).
     Forget,
 }
 
@@ -87,9 +88,9 @@ pub struct Protocol {
     pub rules: Rules,
     /// The programs' steps with their numbers.
     pub plan: [Vec<Step>; CLIENTS],
-    /// The goals that were reached, as bits; needed only to keep the first example of each.
+    /// The goals that were reached, as bits. They are needed only to keep the first example of each goal.
     pub(crate) reached: AtomicU32,
-    /// A violation was seen; needed only to keep the first, which is the shortest.
+    /// A violation was found. Needed only to keep the first violation, whose path is the shortest.
     pub(crate) violated: AtomicBool,
 }
 
@@ -126,7 +127,7 @@ impl Protocol {
         }
     }
 
-    /// Returns the row of a step's session if session numbers are never reused.
+    /// Returns the row that a step's session would have if session numbers are never reused.
     pub(crate) fn row(&self, client: u8, step: Step) -> usize {
         if step.call.is_mark() {
             mark(client)
@@ -152,7 +153,7 @@ impl Protocol {
         of.phase == Phase::Serving && of.epoch > 0 && self.chain(of.epoch).head() == device
     }
 
-    /// Returns the initial state: epoch 1 is served, and sessions are open unless the programs open them.
+    /// Returns the initial state: the devices serve epoch 1. A session is open, unless its client's program opens it.
     pub(crate) fn beginning(&self) -> State {
         let mut state = State::default();
         state.record.epoch = 1;
@@ -328,7 +329,7 @@ impl Protocol {
         }
     }
 
-    /// Takes the step. `None`: the step changes nothing.
+    /// Returns the state after a step. `None`: the step changes nothing.
     pub(crate) fn take(&self, before: &State, action: Action) -> Option<State> {
         let mut state = before.clone();
         let changed = match action {

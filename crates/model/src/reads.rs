@@ -11,7 +11,7 @@ use crate::state::{
 };
 
 impl Index {
-    /// Forgets the buckets whose order is at or below the floor: they say no more than the floor.
+    /// Forgets the buckets whose order is at or below the floor, because the floor covers their orders.
     fn forget(&mut self) {
         for bucket in &mut self.buckets {
             if bucket.order <= self.floor {
@@ -33,8 +33,8 @@ impl Protocol {
         self.configuration.reads != Reads::Bypasses
     }
 
-    /// Whether a new head waits for the end of the removed head's lease. It waits if a removed head could answer HIT,
-    /// or could lead a client to a store that the server has left.
+    /// Whether a new head waits for the end of the removed head's lease. It must wait if a removed head could answer
+    /// HIT, or could send a client to a store that the server has left.
     fn leases(&self) -> bool {
         let shows = self.configuration.reads == Reads::Hits || self.reads() && self.moves();
         shows && !self.configuration.leased
@@ -45,7 +45,7 @@ impl Protocol {
         (from..to).any(|epoch| self.chain(epoch).head() != self.chain(epoch + 1).head())
     }
 
-    /// Whether a lease has yet to run out.
+    /// Whether a lease of a removed head is not over yet.
     pub(crate) fn leased(&self, record: &Record) -> bool {
         self.leases() && !record.lease_over && self.removed(1, record.epoch)
     }
@@ -67,8 +67,8 @@ impl Protocol {
         self.step(client, index).keys
     }
 
-    /// Puts an entry into its bucket. The entry also replaces all requests that its session has sent to the server
-    /// before: they are executed before this entry or never.
+    /// Puts an entry into its bucket. All requests that its session has sent to the server before are executed before
+    /// this entry, or never. So they are no longer outstanding.
     pub(crate) fn index(&self, device: &mut Device, order: u8, entry: Op) {
         if !self.reads() {
             return;
@@ -89,8 +89,8 @@ impl Protocol {
         index.forget();
     }
 
-    /// The session's earlier requests to the server are no longer outstanding, and their buckets take the entry's
-    /// order. Returns whether a fallback of this very update is still outstanding.
+    /// Ends the session's earlier requests to the server: they are no longer outstanding, and their buckets take the
+    /// entry's order. Returns whether a fallback of the entry's own update is still outstanding.
     fn overtakes(&self, device: &mut Device, order: u8, client: u8, entry: Step) -> bool {
         if entry.call.is_mark() {
             return false;
@@ -125,7 +125,8 @@ impl Protocol {
         beside
     }
 
-    /// A head's version changes in this step, so replies that the store has already given are of no use.
+    /// If a head's version changes in this step, notes that replies which stores have already given can no longer be
+    /// used.
     pub(crate) fn note_versions(state: &mut State) {
         for device in &mut state.devices {
             if std::mem::take(&mut device.index.changed) {
@@ -136,15 +137,15 @@ impl Protocol {
         }
     }
 
-    /// The committed order has moved. `began` is forgotten once it is committed.
+    /// Takes note of a new committed order. Once `began` is committed, it is forgotten.
     pub(crate) fn know(device: &mut Device) {
         if device.index.began <= device.committed {
             device.index.began = 0;
         }
     }
 
-    /// A is about to move up to this order. Operations under a mark that ends up to this order were executed before the
-    /// mark's END.
+    /// Ends marks before A rises to this order. Operations under a mark whose END has an order up to this one were
+    /// executed before the END.
     pub(crate) fn marks_end(&self, device: &mut Device, order: u8) {
         let ends = |at: &u8| device.entry(*at) != 0 && self.ends_mark(device.entry(*at));
         let last = (device.applied + 1..=order).rev().find(ends);
@@ -158,7 +159,7 @@ impl Protocol {
         }
     }
 
-    /// A recover-reply creates a new index.
+    /// Creates a new index when the head begins to serve with a recover-reply.
     pub(crate) fn begin_index(&self, device: &mut Device, table: Table) {
         device.index = Index {
             changed: true,
@@ -189,7 +190,7 @@ impl Protocol {
         }
     }
 
-    /// A request that may change state passes the head, and becomes outstanding.
+    /// Notes that a request that may change state passes the head, and so becomes outstanding.
     pub(crate) fn leaves(&self, device: &mut Device, op: Op) {
         let (client, index) = step_of(op);
         let step = self.step(client, index);
@@ -211,8 +212,9 @@ impl Protocol {
         }
     }
 
-    /// The answer to this bypass or fallback passes the head. The session's requests up to it are no longer
-    /// outstanding, and log entries of their keys up to `watermark` may be older than their effects.
+    /// Notes that the answer to this bypass or fallback passes the head. The session's requests up to this request are
+    /// no longer outstanding. Log entries of their keys up to `watermark` may be older than their effects, so they are
+    /// no longer shown.
     pub(crate) fn settles(&self, device: &mut Device, op: Op, watermark: u8) {
         if !self.reads() {
             return;
@@ -248,7 +250,7 @@ impl Protocol {
         }
     }
 
-    /// Answers HIT, MISS, or both as alternatives: where a HIT is allowed, a MISS is, too.
+    /// Sends HIT or MISS, or both as alternatives, because the head may also answer MISS where a HIT is allowed.
     pub(crate) fn on_read(&self, state: &mut State, id: u8, client: u8, index: u8) -> bool {
         let step = self.step(client, index);
         let device = &state.devices[usize::from(id)];
@@ -279,7 +281,7 @@ impl Protocol {
                 answer,
             });
         }
-        // A MISS of an earlier epoch is harmless if no store of that epoch still answers.
+        // A removed head may answer MISS if no store of its epoch still answers.
         if !(silent && self.moves() && self.on(Rule::LeaseCoversMisses)) {
             state.network.send_least(Packet::Miss {
                 client,
@@ -326,7 +328,7 @@ impl Protocol {
         orders.fold(index.floor, u8::max)
     }
 
-    /// Returns the masters to which a front may still have a connection.
+    /// Returns the stores, present and former masters, to which a front may still have a connection.
     pub(crate) fn stores(&self, state: &State) -> impl Iterator<Item = u8> + use<> {
         let now = self.primary(state.record.epoch);
         let marks = self.plan.iter().flatten().any(|step| step.call.is_mark());
@@ -334,7 +336,7 @@ impl Protocol {
         (0..=now).filter(move |store| *store == now || !fenced)
     }
 
-    /// The transaction at a store: it reads the epoch, A, and the values.
+    /// The client reads epoch, A and values from a store, in one transaction, after the head's MISS.
     pub(crate) fn fetch(&self, state: &mut State, packet: Packet, store: u8) -> bool {
         let Packet::Miss {
             client,
@@ -358,7 +360,7 @@ impl Protocol {
         self.ends(state, client, index, answer)
     }
 
-    /// Whether the client has a read for which it may ask a store before the head has answered.
+    /// Whether the client may ask a store before the head has answered its read.
     pub(crate) fn may_go_ahead(&self, state: &State, client: u8) -> bool {
         let asks = |index| {
             let call = self.step(client, index).call;
@@ -370,9 +372,9 @@ impl Protocol {
             && self.bypass_under_way(state, client).is_some_and(asks)
     }
 
-    /// The client reads from the store before the head has answered its READ. The client is assumed to know the head's
-    /// version of this moment: with another version the reply would be useless, because no version comes again. A MISS
-    /// that was sent before this moment allows no fewer replies ([`Self::fetch`]).
+    /// The client reads from the store before the head has answered its READ. The model assumes that the client knows
+    /// the head's present version. With another version the reply would be useless, because no version occurs twice. A
+    /// MISS that was sent earlier allows at least these replies ([`Self::fetch`]).
     pub(crate) fn go_ahead(&self, state: &mut State, client: u8, store: u8) -> bool {
         let Some(index) = self.bypass_under_way(state, client) else {
             return false;
@@ -395,7 +397,7 @@ impl Protocol {
         true
     }
 
-    /// The head's MISS arrives, and the store has already answered.
+    /// The head's MISS arrives after the store's answer.
     pub(crate) fn use_ahead(&self, state: &mut State, packet: Packet) -> bool {
         let Packet::Miss {
             client,

@@ -1,6 +1,6 @@
-//! Reads from replicas of the store (docs/spec/reads.md §11). A replica is in a state that the master has had. A
+//! Reads from replicas of the store (docs/spec/reads.md §11). A replica has a present or earlier state of the master. A
 //! request that changed state without an order was executed before all entries that the head admits after the request's
-//! answer. So an entry shows whether a replica has the request's effect.
+//! answer. So a replica that has applied such an entry also has the request's effect.
 
 use crate::configuration::Call;
 use crate::history::perform;
@@ -10,8 +10,8 @@ use crate::rule::Rule;
 use crate::state::{Device, Server, State, op_of};
 
 impl Protocol {
-    /// Notes that requests which may have changed these keys without an order were answered: they were executed before
-    /// all entries that are admitted from now on.
+    /// Notes that requests that may have changed these keys without an order were answered. The requests were executed
+    /// before all entries that are admitted from now on.
     pub(crate) fn answered(&self, device: &mut Device, keys: u8) {
         if self.configuration.replicas && self.on(Rule::ReplicaBehind) {
             for bucket in self.buckets(keys) {
@@ -51,8 +51,8 @@ impl Protocol {
         })
     }
 
-    /// Whether the values of this store may answer a read with this MISS. No epoch is compared: after a recover-reply,
-    /// `need` is above all orders that an earlier epoch has applied.
+    /// Whether the values of this store may answer a read with this MISS. Epochs are not compared, because after a
+    /// recover-reply `need` is above all orders that were applied in earlier epochs.
     pub(crate) fn shows(&self, of: &Server, packet: Packet) -> bool {
         let Packet::Apart { need, .. } = packet else {
             return false;
@@ -60,7 +60,7 @@ impl Protocol {
         of.store.applied >= need || !self.on(Rule::ReplicaWatermark)
     }
 
-    /// The transaction at any store: a replica, or a former master.
+    /// The client reads from any store, a replica or a former master, after the head's MISS.
     pub(crate) fn fetch_apart(&self, state: &mut State, packet: Packet, store: u8) -> bool {
         let Packet::Apart { client, index, .. } = packet else {
             return false;

@@ -1,10 +1,10 @@
 //! The cluster's key is changed while all processes run (docs/spec/keys.md §7).
 //!
-//! Each device and the server has a key file, with one key to send under and perhaps a second key that is accepted. The
-//! operator replaces the file three times. A process may take the next file at any moment that the order of steps
-//! allows, also after a crash. A front has one key, and its session keeps the key with which it began. In
-//! configurations with [`Rollover::Hurried`] the operator keeps no order, and a thief has the old key as soon as all
-//! processes have forgotten it.
+//! Each device and the server has a key file with the key with which it sends, and perhaps a second key that it also
+//! accepts. The operator replaces the file three times. A process may take its next file at any moment that the order
+//! of steps allows, also when it restarts after a crash. A front has one key, and a session keeps the key with which it
+//! began. In configurations with [`Rollover::Hurried`] the operator keeps no order, and a thief has the old key as soon
+//! as all processes have forgotten it.
 
 use crate::configuration::{CLIENTS, DEVICES, Rollover};
 use crate::network::{Node, Packet};
@@ -14,12 +14,12 @@ use crate::state::{Bad, Phase, State};
 
 /// Number of processes with a key file: the devices, then the server.
 pub(crate) const PROCESSES: usize = DEVICES + 1;
-/// Index of the server among these processes.
+/// Index of the server among the processes with a key file.
 const SERVER: usize = DEVICES;
 
-/// A key file under which the process sends with the old key, and also accepts the new one.
+/// A key file under which the process sends with the old key, and also accepts the new key.
 const ACCEPTS: u8 = 1;
-/// A key file under which the process sends with the new key, and also accepts the old one.
+/// A key file with which the process sends with the new key, and also accepts the old key.
 const SENDS: u8 = 2;
 /// A key file with only the new key.
 const FORGETS: u8 = 3;
@@ -27,11 +27,11 @@ const FORGETS: u8 = 3;
 /// The keys of all processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Keys {
-    /// The key file of each device and of the server; 0: the old key only.
+    /// The key file of each device and of the server; 0: a file with only the old key.
     pub files: [u8; PROCESSES],
-    /// Whether a client's session has a key that is derived from the new one.
+    /// For each client: whether its session's key is derived from the new cluster key.
     pub fronts: [bool; CLIENTS],
-    /// Entries of each device that are sealed with the new key, by bit (only without [`Rule::RollAnew`]).
+    /// For each device: its entries that are sealed with the new key, as bits (only without [`Rule::RollAnew`]).
     pub sealed: [u8; DEVICES],
 }
 
@@ -45,7 +45,7 @@ impl Keys {
     }
 }
 
-/// Whether a process with this file accepts packets that are sealed with the new key, or with the old one.
+/// Whether a process with this file accepts packets that are sealed with the new key (`new`) or with the old key.
 const fn accepts(file: u8, new: bool) -> bool {
     if new { file >= ACCEPTS } else { file < FORGETS }
 }
@@ -56,7 +56,7 @@ const fn seals_anew(file: u8) -> bool {
 }
 
 impl Protocol {
-    /// Whether there is a rollover.
+    /// Whether the configuration has a rollover.
     pub(crate) fn rolls(&self) -> bool {
         self.configuration.rollover != Rollover::None
     }
@@ -116,7 +116,7 @@ impl Protocol {
         }
     }
 
-    /// Without [`Rule::RollAnew`]: notes the key with which the entries that a step has stored are sealed.
+    /// Without [`Rule::RollAnew`], notes for the entries that a step has stored with which key they are sealed.
     pub(crate) fn note_seals(&self, before: &State, state: &mut State) {
         if self.on(Rule::RollAnew) {
             return;
@@ -140,12 +140,12 @@ impl Protocol {
         }
     }
 
-    /// Whether the receiver has a key with which the packet may be sealed: the sender's present key, or its previous
-    /// one.
+    /// Whether the receiver has a key with which the sender may have sealed the packet: the sender's present or
+    /// previous key.
     pub(crate) fn hears(&self, state: &State, packet: Packet, at: Node) -> bool {
         let keys = &state.keys;
         let Some(receiver) = self.place(at).filter(|_| self.rolls()) else {
-            // A client always has the keys of its session.
+            // A client always has the keys of its own session.
             return true;
         };
         let sender = match packet {
@@ -176,12 +176,13 @@ impl Protocol {
         accepts(to, false) || seals_anew(from) && accepts(to, true)
     }
 
-    /// Without [`Rule::RollSessions`]: a session keeps keys that are derived from a forgotten key.
+    /// Whether a session still has keys although its cluster key is forgotten, which is so only without
+    /// [`Rule::RollSessions`].
     fn keeps(&self, new: bool) -> bool {
         !new && !self.on(Rule::RollSessions)
     }
 
-    /// Whether a process accepts a packet that a thief has sealed with the old key.
+    /// Whether a process accepts a packet that a thief of the old key has sealed.
     pub(crate) fn believes_the_thief(&self, state: &State, packet: Packet, at: Node) -> bool {
         if !self.is_stolen(state) {
             return false;
@@ -197,8 +198,8 @@ impl Protocol {
         }
     }
 
-    /// Whether each hop between this device and the server can verify the answers of the next hop and the questions of
-    /// the hop before.
+    /// Whether, on the whole path from this device to the server, each two neighbour hops can verify each other's
+    /// packets.
     pub(crate) fn is_heard(&self, state: &State, id: u8) -> bool {
         if !self.rolls() {
             return true;
@@ -222,8 +223,8 @@ impl Protocol {
         accepts(next, seals_anew(own)) && accepts(own, seals_anew(next))
     }
 
-    /// Whether the rollover alone causes a process to reject packets: of its neighbour hop, stored entries of the hop
-    /// before, or of a client.
+    /// Whether the rollover alone causes a process to reject genuine packets: packets of its neighbour hop, stored
+    /// entries of the previous hop, or packets of a client.
     fn unheard(&self, state: &State) -> bool {
         let keys = &state.keys;
         let chain = self.chain(state.record.epoch);
@@ -247,7 +248,7 @@ impl Protocol {
         hops || entries || (0..CLIENTS).any(client)
     }
 
-    /// Looks for a process whose packets are rejected although the operator keeps the order.
+    /// Looks for a process whose packets are rejected although the operator keeps the order of steps.
     pub(crate) fn look_at_keys(&self, state: &mut State) {
         if self.configuration.rollover == Rollover::Ordered && self.unheard(state) {
             state.bad = Bad::Unheard;

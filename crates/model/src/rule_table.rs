@@ -2,7 +2,7 @@
 
 use crate::rule::Rule;
 
-/// Description of a rule, for people.
+/// Description of a rule for the program's output.
 pub(crate) struct About {
     pub(crate) rule: Rule,
     pub(crate) name: &'static str,

@@ -1,9 +1,9 @@
 //! The server: applies entries in order, atomically with A (rule 6), answers bypasses after their barrier (rule 8), and
 //! sends APPLIED only for states that all its replicas have (rule 7).
 //!
-//! The server's store is its memory. With atomic steps, a crash of the server loses only its waiting room, which is the
-//! network in the model. So a crash of the server changes nothing. Only without [`Rule::ApplyAtomically`] is there a
-//! state between an effect and its records.
+//! The server's store is its memory. The server's steps are atomic, so a crash of the server loses only its waiting
+//! room. In the model the waiting room is the network, so a crash of the server changes nothing. Only without
+//! [`Rule::ApplyAtomically`] there is a state between an effect and its records.
 
 use crate::configuration::{Call, Change, Step};
 use crate::history::{Answer, BEGUN, NONE, SET, perform};
@@ -46,7 +46,7 @@ impl Protocol {
         }
     }
 
-    /// The server executes a bypass, and the store fails after its effect.
+    /// The server executes a bypass, and the store fails after the bypass's effect.
     pub(crate) fn store_fails(&self, state: &mut State, id: u8, packet: Packet) -> bool {
         let Packet::Stamped {
             epoch,
@@ -63,8 +63,8 @@ impl Protocol {
         executes && self.execute(state, id, client, index, true)
     }
 
-    /// The store executes a command of a connection that the server has abandoned. Only without [`Rule::Fenced`]: with
-    /// this rule the next load of the records fences the connection.
+    /// The store executes a command of a connection that the server has abandoned. This happens only without
+    /// [`Rule::Fenced`]. With this rule, the next load of the records fences the connection.
     pub(crate) fn late(&self, state: &mut State, id: u8, client: u8, index: u8) -> bool {
         let op = op_of(client, index);
         self.effect(state, id, op);
@@ -72,18 +72,18 @@ impl Protocol {
         true
     }
 
-    /// Whether the server works on this store: a store that the server has left has none.
+    /// Whether the server works on this store, and has not left it.
     pub(crate) fn has_server(&self, state: &State, id: u8) -> bool {
         !self.moves() || self.primary(state.record.epoch) == id
     }
 
-    /// Whether the server moves to another store while the old one lives on.
+    /// Whether the server moves to another store while the old one keeps running.
     pub(crate) fn moves(&self) -> bool {
         self.configuration.changes.contains(&Change::Moved)
     }
 
-    /// Whether all replicas of the server's epoch have the state of this store. A store that the server moves away from
-    /// has no replicas.
+    /// Whether all replicas of the server's epoch have the state of this store. A store from which the server moves
+    /// away has no replicas.
     pub(crate) fn replicated(&self, state: &State, id: u8) -> bool {
         if self.configuration.servers == 1 || id == 1 || self.moves() {
             return true;
@@ -101,14 +101,14 @@ impl Protocol {
         if order == 0 || epoch == 0 || self.primary(epoch) != id || !self.has_server(state, id) {
             return;
         }
-        // As published: a primary that has lost its replica continues alone.
+        // As in the published PMNet, a primary that has lost its replica continues alone.
         let alone = !self.on(Rule::FencedReclaim) && state.servers[1].epoch > epoch;
         if self.replicated(state, id) || alone || !self.on(Rule::ReclaimEverywhere) {
             state.network.send(Packet::Applied { epoch, order });
         }
     }
 
-    /// `Server::on_append`, `Builder::add`.
+    /// Applies an entry (`Server::on_append`, `Builder::add`).
     fn on_server_append(&self, state: &mut State, id: u8, order: u8, op: Op) -> bool {
         let server = &mut state.servers[usize::from(id)];
         let store = &mut server.store;
@@ -168,7 +168,7 @@ impl Protocol {
         let server = &mut state.servers[0];
         server.half = false;
         server.store.applied += 1;
-        // The effects show the entry: it is the newest of its session.
+        // The entry of the effect is the newest applied entry of its session.
         for (client, plan) in self.plan.iter().enumerate() {
             for (index, step) in (0u8..).zip(plan) {
                 let op = op_of(u8::try_from(client).expect("two clients"), index);
@@ -181,7 +181,7 @@ impl Protocol {
         true
     }
 
-    /// `Server::fallback_effects`.
+    /// Applies a fallback (`Server::fallback_effects`).
     fn apply_fallback(&self, state: &mut State, id: u8, client: u8, index: u8) -> bool {
         let step = self.step(client, index);
         let (seq, session) = (step.seq, self.session(client, step));
@@ -210,7 +210,7 @@ impl Protocol {
         true
     }
 
-    /// `Server::next_execution`: a read, or a bypass that changes state.
+    /// Executes a bypass: a read, or a bypass that changes state (`Server::next_execution`).
     fn execute(&self, state: &mut State, id: u8, client: u8, index: u8, fails: bool) -> bool {
         let step = self.step(client, index);
         let session = self.session(client, step);
@@ -284,8 +284,8 @@ impl Protocol {
         let has = |at: u8| store.effects & (1 << (op_of(client, at) - 1)) != 0;
         let plan = &self.plan[usize::from(client)];
         let call = plan[usize::from(index)].call;
-        // An operation on the client's own connection belongs to no session that the server knows. Its bounds are those
-        // of its mark.
+        // An operation on the client's own connection belongs to no session that the server knows. It must take effect
+        // between the OPEN and the END of its mark.
         let ends = |other: Call| matches!(other, Call::End | Call::Expire);
         let ended = (0u8..)
             .zip(plan)
@@ -308,7 +308,7 @@ impl Protocol {
         if op & TORN != 0 {
             state.bad = Bad::Garbage;
         } else if matches!(call, Call::Open | Call::OpenMark) || call.is_end() {
-            // OPEN and END change only the session table.
+            // OPEN and END change only the session table, not the values.
         } else if ended {
             state.bad = Bad::Ended;
         } else if has(index) {

@@ -1,4 +1,4 @@
-//! The state of the whole system. It is kept small, because it is stored and hashed millions of times.
+//! The state of the whole system. The state is small, because a search stores and hashes millions of states.
 
 use std::hash::{Hash, Hasher};
 
@@ -7,9 +7,9 @@ use crate::history::{Answer, History};
 use crate::network::Network;
 use crate::rollover::Keys;
 
-/// Orders that a log can have given out.
+/// Maximum number of orders of a log.
 pub const ORDERS: usize = 8;
-/// A logged step of a client: 1 + client · 4 + index; 0: none. Also the value that it writes.
+/// A logged step of a client: 1 + client · 4 + index; 0: none. The number is also the value that the step writes.
 pub type Op = u8;
 /// Set in an entry that a crash has torn.
 pub const TORN: Op = 0x10;
@@ -20,7 +20,7 @@ pub const PASSED: u8 = 0x10;
 /// Value in [`Record::stopped`]: declared stopped, and still a member.
 pub const STOPPED: u8 = u8::MAX;
 
-/// A number for each session: the own session of each client, then the mark of each client.
+/// A number for each session: first for each client's own session, then for each client's mark session.
 pub type Table = [u8; SESSIONS];
 
 /// Returns the op of a step.
@@ -56,7 +56,7 @@ pub struct Ahead {
 pub struct Client {
     /// Number of steps that the client has called.
     pub invoked: u8,
-    /// Steps that have ended: bit by index.
+    /// Steps that have ended, as bits by index.
     pub done: u8,
     /// Bypasses that the client has abandoned, as bits by index. They are also in `done`.
     pub unknown: u8,
@@ -64,10 +64,11 @@ pub struct Client {
     pub acks: u8,
     /// 1 + index of the update that has fallen back.
     pub fallback: u8,
-    /// 1 + the store that was named by the barrier of the operation under way on the client's own connection. With
-    /// [`PASSED`]: that store has executed the operation.
+    /// 1 + the store that the barrier named for the operation under way on the client's own connection. With
+    /// [`PASSED`]: this store has executed the operation.
     pub named: u8,
-    /// 1 + the store of the client's own connection, while an operation that needs a mark is on that connection.
+    /// 1 + the store of the client's own connection, while an operation that needs a mark is under way on this
+    /// connection.
     pub connected: u8,
     /// Reply that the store has already given to the read under way.
     pub ahead: Ahead,
@@ -81,16 +82,16 @@ pub enum Phase {
     Serving,
     /// The device waits for the recover-reply, and answers nothing.
     Asking,
-    /// The device is stopped for good.
+    /// The device is stopped, and never starts again.
     Gone,
 }
 
 /// The entry of a head's index for the keys that share a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bucket {
-    /// Order of the newest update of these keys; 0: none above the floor.
+    /// Order of the newest update of these keys; 0: there is no update above the floor.
     pub order: u8,
-    /// Op of that update, as long as a HIT may show it; otherwise 0.
+    /// Op of the newest update, as long as a HIT may show it; otherwise 0.
     pub op: Op,
 }
 
@@ -105,20 +106,20 @@ pub struct Outstanding {
     pub keys: u8,
 }
 
-/// A head's index of its log (docs/spec/reads.md). Volatile.
+/// A head's index of its log (docs/spec/reads.md). A crash loses the index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Index {
     /// The buckets.
     pub buckets: [Bucket; KEYS],
     /// The index may be incomplete at or below this order.
     pub floor: u8,
-    /// Last order at the recover-reply, as long as it is above the committed order; otherwise 0.
+    /// Last order of the log at the recover-reply, while this order is above the committed order; otherwise 0.
     pub began: u8,
     /// Whether the head's version changes in this step: a request that changed state without an order is no longer
-    /// outstanding, or the index was created anew. (A version never comes again, so its value is not needed.)
+    /// outstanding, or the index was created anew. No version occurs twice, so its value is not needed.
     pub changed: bool,
-    /// For each bucket: all its answered requests without an order were executed before an entry with this order or a
-    /// later one is applied. Used only where replicas are read.
+    /// For each bucket: all answered requests without an order for its keys are executed before an entry with this
+    /// order or a later order is applied. Used only if replicas are read.
     pub behind: [u8; KEYS],
     /// Outstanding requests of each client's own session.
     pub outstanding: [Outstanding; CLIENTS],
@@ -141,7 +142,7 @@ pub struct Device {
     pub committed: u8,
     /// Last order that is applied and freed.
     pub applied: u8,
-    /// Last order that the next device holds durably, as the head knows it.
+    /// Last order that is durable in the next device, as the head knows it.
     pub below: u8,
     /// Head: last admitted seq by session.
     pub table: Table,
@@ -151,7 +152,7 @@ pub struct Device {
     pub log: [Op; ORDERS],
     /// Head: the index of its log.
     pub index: Index,
-    /// By the device's own clock its lease is not over, so the device may answer.
+    /// The device has a lease that is not over by its own clock, so the device may answer.
     pub leased: bool,
 }
 
@@ -168,7 +169,7 @@ pub struct Store {
     pub effects: u8,
     /// Orders above A that are already applied (only without [`crate::Rule::OneOrder`]), as bits by order − 1.
     pub ahead: u8,
-    /// The last bypass of each session that changed state, and its answer.
+    /// For each session, its last bypass that changed state, and the answer.
     pub replies: [(Op, Answer); CLIENTS],
     /// Incarnation of this epoch's head to which the server last sent a recover-reply.
     pub heard: u8,
@@ -186,7 +187,7 @@ pub struct Server {
     pub half: bool,
 }
 
-/// The record of the operator, or of the fleet's lease store.
+/// The statements that the operator or the fleet's lease store has recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
     /// The present epoch.
@@ -199,7 +200,7 @@ pub struct Record {
     pub lease_over: bool,
     /// For each device: the lease store has a lease of the device.
     pub kept: [bool; DEVICES],
-    /// For each device: it gets leases only in epochs above this one. [`STOPPED`]: it gets none, because it was
+    /// For each device: it gets leases only in epochs above this epoch. [`STOPPED`]: it gets no lease, because it was
     /// declared stopped.
     pub stopped: [u8; DEVICES],
 }
@@ -218,7 +219,7 @@ pub enum Bad {
     Disorder,
     /// The clients' history is not linearizable in session order.
     History,
-    /// An effect of an ended session came after its end.
+    /// An update of an ended session took effect after the session's END.
     Ended,
     /// An update took effect that no client sent.
     Garbage,
@@ -226,7 +227,7 @@ pub enum Bad {
     Fork,
     /// The store has applied an order that a device of its epoch does not have.
     Ahead,
-    /// A process rejects the packets of another one because of its key.
+    /// A process rejects genuine packets of another process because of a key.
     Unheard,
 }
 
@@ -251,7 +252,8 @@ pub struct State {
     pub bad: Bad,
 }
 
-/// Hashing takes a large part of a search, so each part is written at once and not field by field.
+/// Hashing takes a large part of the time of a search. So each part of the state is hashed in one call, and not field
+/// by field.
 impl Hash for State {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         for client in &self.clients {
@@ -301,7 +303,7 @@ impl Client {
 }
 
 impl Device {
-    /// All fields except the log.
+    /// Returns the bytes of all fields except the log.
     fn bytes(&self) -> [u8; 31] {
         let Self {
             phase,
@@ -322,7 +324,7 @@ impl Device {
             buckets: [first, second],
             floor,
             began,
-            // The field is set only within a step.
+            // This field is set only during a step, so it does not distinguish states.
             changed: _,
             behind: [behind, other],
             outstanding: [one, two],

@@ -1,6 +1,6 @@
-//! Decides which packets can still have an effect. The others are removed, so that states that differ only in such
-//! packets are one state. Each reason in this module is a monotone fact: a call that has ended, an epoch that has
-//! passed, a prefix that is durable.
+//! Decides which packets can still have an effect. Other packets are removed, so that states that differ only in such
+//! packets become one state. Each reason for a removal is a fact that stays true: a call has ended, an epoch has
+//! passed, a prefix is durable.
 
 use crate::network::{Node, Packet};
 use crate::protocol::Protocol;
@@ -106,7 +106,7 @@ impl Protocol {
                 !self.on(Rule::OwnReply)
                     || device.phase == Phase::Asking && device.incarnation == incarnation
             }
-            // Such a packet ends the outstanding request at the head, whether or not a client waits.
+            // Even if no client waits, such a packet ends the outstanding request at the head.
             Packet::Passing { epoch, .. } => {
                 let head = &state.devices[usize::from(self.chain(epoch).head())];
                 head.epoch <= epoch
@@ -126,8 +126,8 @@ impl Protocol {
         }
     }
 
-    /// Whether the server has the record of this bypass or of a later one of its session. Then the bypass is not
-    /// executed again, and a copy of it can only close buckets.
+    /// Whether the server has recorded this bypass, or a later bypass of its session. Then the bypass is not executed
+    /// again, and a copy of the bypass can only close buckets.
     fn recorded(&self, state: &State, client: u8, index: u8) -> bool {
         let kept = self.configuration.servers == 1 && self.on(Rule::RequestId);
         let replies = &state.servers[0].store.replies;

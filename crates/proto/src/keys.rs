@@ -1,7 +1,7 @@
 //! The keys that seal packets to send, and the keys that verify received packets (`docs/spec/keys.md` §3).
 //!
-//! Without keys the tag of a packet is a token. With keys the tag is a MAC. A machine verifies the MAC first, and then
-//! replaces it by the token that the packet would have without keys. So all later steps are the same in both modes.
+//! Without keys the tag of a packet is a token. With keys the tag is a MAC. A machine first verifies the MAC, and then
+//! replaces the MAC by the token that the packet would have without keys. So all later steps are equal in both modes.
 
 use crate::rules::{Rule, Rules};
 use core::num::NonZeroU64;
@@ -13,9 +13,9 @@ use pmnet_wire::{FrontId, Header, Kind, Life, Packet, SessionKeys};
 /// Source of a packet's tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seal {
-    /// The token that the header has.
+    /// The tag that the header already has: a token.
     Token,
-    /// The MAC under this key.
+    /// The tag is a MAC that is made with this key.
     Key(MacKey),
 }
 
@@ -27,14 +27,15 @@ impl Seal {
     }
 }
 
-/// Keys of devices and server: the cluster key, and a second one during a rollover (`docs/spec/keys.md` §7).
+/// Keys of devices and server: the cluster key, and a second cluster key during a rollover (`docs/spec/keys.md` §7).
 #[derive(Clone, Debug)]
 pub struct ClusterKeys {
-    /// The key under which devices and server send.
+    /// The key from which devices and server derive the keys of packets that they send.
     pub present: ClusterKey,
     /// A second key that devices and server accept: the next key or the previous key.
     pub other: Option<ClusterKey>,
-    /// Fronts whose keys are no longer valid. Each OPEN is compared with the whole list.
+    /// Fronts whose keys are no longer valid. The device compares each OPEN with the whole list, so the list should be
+    /// short.
     pub refused: Vec<FrontId>,
 }
 
@@ -49,8 +50,7 @@ impl ClusterKeys {
         }
     }
 
-    /// Returns a number that changes with the keys and with the list of refused fronts. The number is not secret, and
-    /// never 0.
+    /// Returns a fingerprint of the keys and of the list of refused fronts. It is not secret, and never 0.
     #[must_use]
     pub fn print(&self) -> NonZeroU64 {
         let other = self.other.as_ref().map_or(0, ClusterKey::fingerprint);
@@ -64,7 +64,7 @@ impl ClusterKeys {
         NonZeroU64::new(print).unwrap_or(NonZeroU64::MIN)
     }
 
-    /// Returns the accepted keys; this device sends with the first key.
+    /// Returns the accepted keys; the first key is the one with which this device sends.
     pub fn accepted(&self) -> impl Iterator<Item = &ClusterKey> {
         std::iter::once(&self.present).chain(&self.other)
     }
@@ -122,7 +122,7 @@ pub enum Unserved {
 pub struct DeviceKeys {
     /// The cluster's keys.
     pub cluster: ClusterKeys,
-    /// Device id of the next hop; 0: the server (`docs/spec/keys.md` §5).
+    /// Device id of the next hop; 0: the next hop is the server (`docs/spec/keys.md` §5).
     pub next: u32,
 }
 
@@ -131,9 +131,9 @@ pub struct DeviceKeys {
 pub struct HopKeys {
     /// Key of packets that the hop itself sends.
     pub own: MacKey,
-    /// Keys of the device before the hop, one for each cluster key. The head has no such keys.
+    /// Keys of packets that the previous device sends, one for each cluster key. The head has no such keys.
     pub before: [Option<MacKey>; 2],
-    /// Keys of the next hop, one for each cluster key.
+    /// Keys of packets that the next hop sends, one for each cluster key.
     pub after: [Option<MacKey>; 2],
 }
 
@@ -174,12 +174,12 @@ pub(crate) const fn goes_to_the_server(kind: Kind) -> bool {
     matches!(kind, Kind::Append | Kind::Bypass | Kind::Ping)
 }
 
-/// Maximum number of packets with another epoch than the receiver's that are verified in one burst. Each takes up to
-/// twenty derivations and MACs.
+/// Maximum number of packets with another epoch than the receiver's that are verified in one burst. The verification of
+/// one packet computes up to twenty derived keys and MACs.
 const STRANGERS_MAX: u32 = 8;
 
-/// Number of packets of another epoch that may still be verified in this burst. If a genuine packet is dropped, its
-/// sender sends it again.
+/// Number of packets of another epoch that may still be verified in this burst. If a genuine packet is dropped because
+/// of this limit, its sender sends it again.
 #[derive(Debug)]
 pub(crate) struct Strangers(u32);
 
@@ -190,7 +190,7 @@ impl Default for Strangers {
 }
 
 impl Strangers {
-    /// Whether one more packet may be verified. If the packet may be verified, it is counted.
+    /// Whether one more packet may be verified in this burst. If so, the packet is counted.
     pub(crate) const fn admit(&mut self) -> bool {
         let admits = self.0 > 0;
         self.0 = self.0.saturating_sub(1);
@@ -199,8 +199,8 @@ impl Strangers {
 }
 
 /// Returns whether a hop has sealed a packet whose epoch is not the receiver's. The possible senders are the members of
-/// the chain that the receiver knows, the device in the header, and the server. `token`: shard token of the receiver's
-/// life. Epoch 0 belongs to a server without a record, which has no token.
+/// the chain that the receiver knows, the device that the header names, and the server. `token`: shard token of the
+/// life that the receiver knows. A packet of epoch 0 comes from a server without a chain record, which has no token.
 pub(crate) fn verify_in_another_epoch(
     cluster: &ClusterKeys,
     token: u64,
@@ -220,7 +220,7 @@ pub(crate) fn verify_in_another_epoch(
     })
 }
 
-/// Verifies that the last device of a RECOVER's path has sealed it for the hop with this id.
+/// Verifies that the last device on a RECOVER's path has sealed the RECOVER for the hop with this id.
 pub(crate) fn verify_recover(cluster: &ClusterKeys, own: u32, packet: &Packet<'_>) -> Verified {
     let path = read_path(packet.payload);
     let Some(sender) = path.as_deref().and_then(<[Member]>::last) else {
@@ -250,7 +250,7 @@ pub(crate) enum Verified {
 }
 
 impl Verified {
-    /// Returns the result for a packet that can only be meant for this receiver.
+    /// Returns [`Verified::Yes`] or [`Verified::No`], for a packet that can only be meant for this receiver.
     pub(crate) const fn of(right: bool) -> Verified {
         if right { Verified::Yes } else { Verified::No }
     }
@@ -269,8 +269,8 @@ pub(crate) fn sealed(key: &MacKey, packet: &Packet<'_>, rules: Rules) -> bool {
     Verified::of(key.verifies(packet)).under(rules) == Verified::Yes
 }
 
-/// Returns whether a process of the other mode seems to have sent the packet: with keys if the receiver has none, or
-/// without keys if it has some (keys.md §4). The result proves nothing, and has no effect except a warning.
+/// Returns whether the packet seems to come from a process that uses keys although the receiver has none (`keyed` is
+/// false), or the reverse (keys.md §4). The result is no proof, and only causes a warning.
 pub(crate) fn is_of_the_other_mode(keyed: bool, packet: &Packet<'_>) -> bool {
     let by_keys = match packet.header.kind {
         Kind::Open => Identity::read(packet.payload).map(|said| said.front.is_some()),
@@ -280,12 +280,12 @@ pub(crate) fn is_of_the_other_mode(keyed: bool, packet: &Packet<'_>) -> bool {
     by_keys.is_some_and(|by_keys| by_keys != keyed)
 }
 
-/// Returns the number for this hop in RECOVER; 0 stands for no hop.
+/// Returns the number that a RECOVER states for this hop: its device id plus 1. 0 stands for no hop.
 pub(crate) fn said(hop: u32) -> u64 {
     u64::from(hop) + 1
 }
 
-/// Returns whether only clients send packets of this kind.
+/// Returns whether a client has sent the packet, by kind and fields of its header.
 pub(crate) fn is_of_a_client(header: &Header) -> bool {
     match header.kind {
         Kind::Open | Kind::Update | Kind::End | Kind::Read => true,

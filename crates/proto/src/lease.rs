@@ -10,19 +10,20 @@ use crate::Time;
 use crate::rules::{Rule, Rules};
 use crate::time::Nanos;
 
-/// Bound of the clocks' rate errors: a clock is faster or slower than true time by at most one part in this number.
+/// Bound of the clocks' rate errors: a clock runs faster or slower than true time by at most one part in this number.
 pub const DRIFT: u64 = 100;
 
-/// The time that a device subtracts from its lease, and that a controller waits after the end of a lease. After its
-/// shortened lease the device is silent, however the clocks of device, lease store and controller differ within
-/// [`DRIFT`].
+/// The time that a device subtracts from its lease, and that a controller waits after the end of a lease. With this
+/// margin the device is already silent when the controller declares it stopped, as long as the clocks of device, lease
+/// store and controller run within [`DRIFT`].
 #[must_use]
 pub const fn margin(length: Nanos) -> Nanos {
     length.div_ceil(DRIFT)
 }
 
-/// Returns the time until which a device answers, by the device's clock. `sent_at`: time by this clock before the
-/// renewal was sent. `length`: how long the lease store keeps the lease from the renewal on, by its own clock.
+/// Returns the time until which a device answers, by the device's clock. `sent_at`: time by the device's clock before
+/// the renewal was sent. `length`: time for which the lease store keeps the lease after the renewal, by the lease
+/// store's clock.
 #[must_use]
 pub const fn deadline(sent_at: Time, length: Nanos) -> Time {
     Time(
@@ -66,13 +67,13 @@ impl Word {
 pub struct Seen {
     /// Device id.
     pub device: u32,
-    /// Number of the device's last lease, by the lease store's own count; 0: it never had one.
+    /// Number of the device's last lease, by the lease store's own count; 0: the device never had a lease.
     pub lease: u64,
-    /// Whether this lease still exists.
+    /// Whether the lease store still has this lease.
     pub held: bool,
 }
 
-/// A lease that no longer exists, as a controller has noticed.
+/// A lease that a controller has seen to be gone.
 #[derive(Clone, Copy, Debug)]
 struct Gone {
     device: u32,
@@ -90,7 +91,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Returns a watch over leases of at most this length.
+    /// Returns an empty state of a controller. `longest`: greatest length of a lease.
     #[must_use]
     pub const fn new(longest: Nanos) -> Watch {
         Watch {
@@ -99,12 +100,12 @@ impl Watch {
         }
     }
 
-    /// Takes the lease store's information about all members. `now` is read when the answer has arrived, not before the
-    /// question.
+    /// Takes the lease store's information about all members. `now`: time after the lease store's answer has arrived.
     pub fn look(&mut self, now: Time, members: &[Seen]) {
         let before = std::mem::take(&mut self.gone);
         for seen in members.iter().filter(|seen| !seen.held && seen.lease > 0) {
-            // The device got another lease since the last look, and that lease is the later one.
+            // If the end of this very lease was noted before, the noted time stays. If an earlier lease of the device
+            // was noted, the time begins again.
             let known = before
                 .iter()
                 .find(|gone| (gone.device, gone.lease) == (seen.device, seen.lease));
@@ -116,9 +117,10 @@ impl Watch {
         }
     }
 
-    /// Returns the last lease of a device that is silent by now, because the lease ended long enough ago. The controller may now declare the
-    /// device stopped, in one step with the condition that this is still its last lease and does not exist. `None`: the
-    /// controller must wait. A member that never had a lease is never declared stopped, because it need not be silent.
+    /// Returns the last lease of a device, if that lease ended so long ago that the device is silent now. The
+    /// controller may now declare the device stopped. In the same step the lease store must check that this is still
+    /// the device's last lease, and that the lease does not exist. `None`: the controller must wait. A member that
+    /// never had a lease is never declared stopped, because it may answer without a lease.
     #[must_use]
     pub fn may_stop(&self, now: Time, device: u32) -> Option<u64> {
         let gone = self.gone.iter().find(|gone| gone.device == device)?;
@@ -141,8 +143,8 @@ mod tests {
         }
     }
 
-    /// Returns the true time in which a clock of this rate (in parts of DRIFT off) shows `nanos`. The unit of the
-    /// result is so small that all rates are exact.
+    /// Returns the true time in which a clock advances by `nanos`. `off`: deviation of the clock's rate, in parts of
+    /// DRIFT. The unit of the result is chosen so that the division leaves no rest.
     fn real(nanos: Nanos, off: i64) -> u128 {
         let drift = u128::from(DRIFT);
         let rate = u128::try_from(i128::from(DRIFT) + i128::from(off)).expect("a clock that goes");
@@ -155,8 +157,8 @@ mod tests {
             for device in [-1, 0, 1] {
                 for store in [-1, 0, 1] {
                     for controller in [-1, 0, 1] {
-                        // The renewal takes no time in this test; a delay would only make the store's end of the lease
-                        // later.
+                        // In this test a renewal takes no time. With a delay, the lease would only end later in the
+                        // lease store.
                         let silent = real(deadline(Time(0), length).0, device);
                         let gone = real(length, store);
                         let declared = gone + real(margin(length), controller);

@@ -1,8 +1,8 @@
 //! The pmnet protocol as sans-IO state machines: client, device, server (`docs/spec/protocol.md`).
 //!
 //! Inputs are packets, time and randomness, given as arguments. Outputs are packets in an [`Outbox`], events and work
-//! items, polled by the caller. Not allowed here: opening a socket, reading a clock, knowing the layout of a log,
-//! iterating over a randomly seeded map. The simulator runs exactly this code.
+//! items, polled by the caller. The crate must not open a socket, read a clock, know the layout of a log, or iterate
+//! over a randomly seeded map. The simulator runs exactly this code.
 
 pub mod client;
 pub mod device;

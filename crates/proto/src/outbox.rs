@@ -19,9 +19,9 @@ pub struct Place {
     pub to: Peer,
     /// Range of the datagram in the burst's buffer.
     pub range: Range<usize>,
-    /// Hop limit of a foreign datagram ([`Outbox::pass`]).
+    /// Hop limit of a foreign datagram ([`Outbox::pass`]); `None`: a packet of this process.
     pub hops: Option<u8>,
-    /// Place in the log's frame space from which the datagram is sent, if it lies there ([`Outbox::send_logged`]).
+    /// Range of the datagram in the log's frame space, if the datagram is sent from there ([`Outbox::send_logged`]).
     pub logged: Option<Range<usize>>,
 }
 
@@ -59,7 +59,7 @@ impl Outbox {
         self.add(to, start, None);
     }
 
-    /// Adds a packet of the log, whose bytes are complete.
+    /// Adds a packet whose bytes are complete, for example an entry of the log.
     pub fn send_raw(&mut self, to: Peer, bytes: &[u8]) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
@@ -73,8 +73,8 @@ impl Outbox {
         self.add(to, start, Some(hops));
     }
 
-    /// Adds a packet that lies in a packet buffer of the log and is sent from there. This is only for ports that can
-    /// send from the log, because the packet has no bytes in the outbox.
+    /// Adds a packet that lies in a packet buffer of the log and is sent from there. Only a port that can send from the
+    /// log may send this packet, because the outbox does not have its bytes.
     pub fn send_logged(&mut self, to: Peer, frame: Range<usize>) {
         let start = self.bytes.len();
         self.add(to, start, None);
@@ -99,7 +99,7 @@ impl Outbox {
             .map(|place| (place.to, &self.bytes[place.range.clone()]))
     }
 
-    /// Returns receiver and range in the burst's buffer of each packet, in order.
+    /// Returns the receiver of each packet, and its range in the burst's buffer, in order.
     pub fn places(&self) -> impl ExactSizeIterator<Item = Place> {
         self.packets.iter().cloned()
     }
@@ -110,7 +110,7 @@ impl Outbox {
         &self.bytes[range]
     }
 
-    /// Moves the packets for `to` to another outbox, in order, including those that lie in the log.
+    /// Moves the packets for `to` to another outbox, in order. Packets that lie in the log are moved, too.
     pub fn divert(&mut self, to: Peer, other: &mut Outbox) {
         if self.packets.iter().all(|place| place.to != to) {
             return;
@@ -122,7 +122,7 @@ impl Outbox {
             } else {
                 &mut *self
             };
-            // Consecutive packets stay adjacent.
+            // Packets that follow each other must be adjacent in the buffer.
             let start = into.bytes.len();
             into.bytes
                 .extend_from_slice(&before.bytes[place.range.clone()]);
@@ -142,7 +142,7 @@ impl Outbox {
                 withdrawn += 1;
                 continue;
             }
-            // Consecutive packets stay adjacent.
+            // Packets that follow each other must be adjacent in the buffer.
             let start = self.bytes.len();
             self.bytes.extend_from_slice(bytes);
             place.range = start..self.bytes.len();

@@ -2,7 +2,7 @@
 
 use crate::time::{MILLISECOND, Nanos};
 
-/// Estimator for one path.
+/// Estimator of the retransmission timeout of one path.
 #[derive(Clone, Debug)]
 pub struct Rto {
     smoothed: Option<Nanos>,
@@ -28,7 +28,7 @@ impl Rto {
         }
     }
 
-    /// Adds the round-trip time of a packet that was sent once (the caller keeps Karn's rule).
+    /// Adds a measured round-trip time. By Karn's rule, the caller measures only packets that were sent once.
     pub fn sample(&mut self, rtt: Nanos) {
         self.backoff = 0;
         match self.smoothed {
@@ -43,12 +43,12 @@ impl Rto {
         }
     }
 
-    /// Progress was made: the next timeout is not doubled.
+    /// Ends the doubling of timeouts, because the path made progress.
     pub const fn progress(&mut self) {
         self.backoff = 0;
     }
 
-    /// The timer has expired: the next timeout is doubled.
+    /// Doubles the next timeout, because the timer has expired.
     pub fn back_off(&mut self) {
         self.backoff = (self.backoff + 1).min(16);
     }
@@ -64,7 +64,7 @@ impl Rto {
             .min(self.ceiling)
     }
 
-    /// Returns the smoothed round-trip time, or a guess before the first measurement.
+    /// Returns the smoothed round-trip time; before the first measurement, a guess.
     #[must_use]
     pub fn smoothed(&self) -> Nanos {
         self.smoothed.unwrap_or(INITIAL)

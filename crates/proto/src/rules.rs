@@ -1,7 +1,7 @@
 //! The rules of the protocol that can be switched off (`docs/spec/protocol.md` §2 and §8), to check that the tests
 //! notice a missing rule.
 //!
-//! A machine whose rule is switched off does what the rule forbids, in the place where the rule is implemented. The
+//! If a rule is switched off, the machine does what the rule forbids, in the code that implements the rule. The
 //! simulator must notice the violation. Only a program that is built with the feature `rules` can switch rules off. In
 //! any other program [`Rules`] has no size and every rule holds, so the product contains no switch.
 
@@ -11,7 +11,8 @@
 pub enum Rule {
     /// §2 rule 2: the head admits only `last + 1`, and refuses higher seqs.
     SessionOrder,
-    /// §2 rule 2: a seq up to `last` was admitted before, and is neither admitted nor applied again.
+    /// §2 rule 2: an update whose seq is at most `last` was admitted before, so it is neither admitted nor applied
+    /// again.
     Duplicates,
     /// §3: a client that searches for the head does not begin the first session of a chain.
     FirstHead,
@@ -21,23 +22,24 @@ pub enum Rule {
     NoGaps,
     /// §2 rule 5: an order is committed only when this device has made it durable.
     DurableFirst,
-    /// §2 rule 5: an order is committed only when every device of the chain holds it.
+    /// §2 rule 5: an order is committed only when every device of the chain has made it durable.
     AllCopies,
     /// §2 rule 5: a device's report of durable orders counts only for that device.
     WhoseCopy,
-    /// §2 rule 7: only orders whose effects the store has durably are reported as applied, and so reclaimed.
+    /// §2 rule 7: an order is reported as applied, and its entry reclaimed, only when its effects are durable in the
+    /// store.
     ReclaimApplied,
-    /// §12: a device is refused, and the shard stopped, only because of records that were read after the question, not
-    /// because of the server's memory.
+    /// §12: the server refuses a device, or stops the shard, only because of records that it has read after the
+    /// device's question, and not because of its memory.
     FreshRecords,
     /// §2 rule 8: a bypass waits for all orders that were admitted earlier.
     Barrier,
-    /// §2 rule 8: a bypass waits for its session's own updates, even if they are not in the log yet.
+    /// §2 rule 8: a bypass waits for its session's own updates, even if these updates are not in the log yet.
     LastSeq,
-    /// §2 rule 8: a bypass that changes state is executed only once, even if it comes again.
+    /// §2 rule 8: a bypass that changes state is executed only once, even if copies of it arrive.
     RequestId,
-    /// §2 rule 8: a request that the store could not execute is forgotten. A client that still wants the reply sends
-    /// the request again.
+    /// §2 rule 8: the server forgets a request that the store could not execute. A client that still wants the reply
+    /// sends the request again.
     ForgetFailed,
     /// §2 rule 8: after a bypass of unknown outcome, the store records another request before the next bypass is sent.
     AfterUnknown,
@@ -47,21 +49,23 @@ pub enum Rule {
     KnownSession,
     /// §1: a packet of an earlier epoch has no effect.
     Epoch,
-    /// §5: a device is accepted only with the log that it has registered.
+    /// §5: a device is accepted only with the log that it had when it was registered.
     LogIdentity,
     /// §5: a device is accepted only with the newest copy of its log.
     Incarnation,
-    /// §5: a device joins with an empty log. Without this rule, the device keeps its entries, and they are trusted.
+    /// §5: a device joins with an empty log. Without this rule, the device keeps its old entries, and the chain trusts
+    /// them.
     EraseOnJoin,
     /// §5: a joined device becomes the head of a chain only when it holds all entries that were acknowledged before.
     Synced,
-    /// §5: the order up to which a joining device must catch up is taken from a log that stands still.
+    /// §5: the order up to which a joining device must catch up is read from a log to which nothing is appended
+    /// meanwhile.
     StandsStill,
-    /// §5: no device hears of an epoch that is not durable at the server.
+    /// §5: no device is told of an epoch before the epoch is durable in the store.
     ServerFirst,
     /// §5: a device accepts only the reply to its present question.
     OwnReply,
-    /// §5: a chain without a remaining member is replaced only if its loss is declared.
+    /// §5: if no member of a chain remains, the chain is replaced only if an operator declares its loss.
     LastMember,
     /// §5: an operator's statement counts in one epoch only.
     WordEpoch,
@@ -71,29 +75,31 @@ pub enum Rule {
     LeaseCoversReads,
     /// §14: a device that was declared stopped gets no lease before it has joined again.
     StoppedForGood,
-    /// §5: everything that the store has confirmed about a session still exists when its records are loaded again.
+    /// §5: if records are loaded again and lack something that the store had confirmed about a session, the shard
+    /// stops.
     Confirmed,
-    /// §4: a fallback has the update's own (session, seq), and counts as that update.
+    /// §4: a fallback has the (session, seq) of the update that falls back, and counts as this update.
     FallbackIdentity,
     /// §7: a packet without the right token has no effect.
     Token,
     /// keys.md §1: with keys, a packet without the right seal has no effect.
     Sealed,
-    /// keys.md §3: entries that were stored under earlier keys are sealed again when they are sent.
+    /// keys.md §3: an entry that was stored under earlier keys is sealed again when it is sent.
     SealAnew,
-    /// §7: a message is cut into fragments that all hops carry.
+    /// §7: a message is cut into fragments so small that the paths of all hops carry them.
     FragmentSize,
     /// reads.md §1: at or below the floor the index may lack updates.
     Floor,
     /// reads.md §2: a HIT shows only committed updates.
     HitCommitted,
-    /// reads.md §3: after a change to another store, a new epoch begins before the store executes anything.
+    /// reads.md §3: after a change to another store, a new epoch begins before the new store executes anything.
     StoreEpoch,
-    /// reads.md §4: updates that the store had applied when it answered a request are no longer shown.
+    /// reads.md §4: a HIT shows no update that the store had applied when it answered a later request.
     ShownAbove,
-    /// reads.md §11: a replica must have an entry that was admitted after every answer to a request without an order.
+    /// reads.md §11: a replica is read only if it has an entry that was admitted after the last answer to a request
+    /// without an order.
     ReplicaBehind,
-    /// reads.md §11: a replica must also have an entry that was admitted after the recover-reply.
+    /// reads.md §11: a replica is read only if it has an entry that was admitted after the head's recovery.
     ReplicaRecovered,
     /// reads.md §11: no replica is read while a request without an order is outstanding.
     ReplicaQuiet,
@@ -116,7 +122,8 @@ impl Rules {
         off: 0,
     };
 
-    /// All rules except this rule. For the simulator only: updates that such a machine acknowledges may be lost.
+    /// Returns all rules except this rule. For the simulator only: a machine with these rules may lose acknowledged
+    /// updates.
     #[cfg(feature = "rules")]
     #[must_use]
     pub const fn without(rule: Rule) -> Rules {
@@ -132,7 +139,7 @@ impl Rules {
         self.off & (1 << rule as u8) == 0
     }
 
-    /// Whether this rule holds, which is always so.
+    /// Returns true: without the feature `rules` every rule holds.
     #[cfg(not(feature = "rules"))]
     #[must_use]
     pub const fn hold(self, _: Rule) -> bool {

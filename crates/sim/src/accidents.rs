@@ -1,13 +1,12 @@
-//! Faults of machines and processes, and the operators' answers to them.
+//! Faults of computers and processes, and the reactions of operators.
 //!
-//! Fault model: a device, the server or a client dies at any moment, and loses everything that it
-//! had not sent or persisted. All machines may lose power at once. The server may be down for long.
-//! A device may die again and again while it starts. A device may be lost for good with its medium.
-//! Its operator then starts the new head with `--shrink-chain`; if the lost device stood in the
-//! middle, the operator starts the hop before the gap with another next hop. A lost device may also
-//! only be cut off: it goes on running, and its clients may still reach it. Later it is back on the
-//! network, where it must be fenced. Clocks stand still and jump. `joins` has the faults of devices
-//! that join.
+//! Fault model: a device, the server or a client dies at any moment, and loses everything that it had not sent or
+//! persisted. All computers may lose power at once. The server may be down for long. A device may die repeatedly while
+//! it starts. A device and its medium may be lost permanently. The operator then starts the new head with
+//! `--shrink-chain`; if the lost device was in the middle of the chain, the operator starts the previous device with
+//! another next hop. A lost device may also only be cut off: it still runs, and its clients may still reach it. Later
+//! it is back on the network, where it must be fenced. Clocks stand still and jump. The faults of devices that join are
+//! in `joins`.
 
 use crate::cells::Fault;
 use crate::hosts::StartError;
@@ -18,19 +17,18 @@ use pmnet_wire::record::Member;
 
 /// Longest forward jump of a clock.
 const JUMP_MAX: Nanos = 8 * SECOND;
-/// Longest time for which a clock stands still, or for which every step of a store fails.
+/// Longest time for which a clock stands still, and longest time for which every step of a store fails.
 const SPELL_MAX: Nanos = 50 * MILLISECOND;
-/// Clients of most worlds finish their work within seconds. If a master fails over every few milliseconds, they may
-/// never finish, so no new accident begins after this time.
+/// Clients of most worlds finish their work within seconds. If the store fails over every few milliseconds, clients may
+/// never finish. So no new accident begins after this time.
 const ACCIDENTS_UNTIL: Time = Time(300 * SECOND);
-/// Longest time until a lost device is cut off, and longest time until its clients learn of the
-/// loss.
+/// Longest time until a lost device is cut off, and longest time until clients learn of the loss.
 const RUMOUR_MAX: Nanos = 60 * MILLISECOND;
 /// The refusal of a device that tries to join a chain in use.
 const LATECOMER: &str = "a device joins a chain only before its first session";
 /// The refusal of a device whose log differs from the one that the server has recorded for it.
 const OTHER_LOG: &str = "comes with another log than the one it registered";
-/// Approximate number of persists in a start. A crash interrupts one of them.
+/// Approximate number of persists during the start of a device. A crash interrupts one of them.
 const START_PERSISTS: u64 = 9;
 
 impl World {
@@ -87,8 +85,8 @@ impl World {
         self.schedule(after, Event::Restart { node });
     }
 
-    /// Returns the next hop of a device without the lost devices, and the flags with which its
-    /// operator starts it.
+    /// Returns the next hop of a device when the lost devices are left out, and the flags with which the operator
+    /// starts the device.
     fn next_hop(&self, node: usize) -> (Peer, u32) {
         let at = self.order.iter().position(|&n| n == node);
         let next = at.and_then(|at| self.order.get(at + 1).copied());
@@ -98,12 +96,12 @@ impl World {
             return (address(next), Member::DECLARE_LOSS);
         }
         let says = |said: bool, flag: u32| if said { flag } else { 0 };
-        // A device that has joined once is started with `--join` from then on.
+        // A device that was once started to join is always started with `--join` afterwards.
         let joins = says(self.devices[node].joins, Member::JOIN);
         (address(next), says(shrinks, Member::SHRINK) | joins)
     }
 
-    /// Returns the first device that was not lost.
+    /// Returns the first device of the operator's chain.
     pub(crate) fn head(&self) -> usize {
         self.order.first().copied().unwrap_or(0)
     }
@@ -157,7 +155,8 @@ impl World {
         }
     }
 
-    /// A device refuses to go on. This is right only if its machine died or its place was taken.
+    /// A device has stopped by itself. This is right only if its computer died, or the device no longer belongs to the
+    /// chain.
     pub(crate) fn device_stopped(&mut self, node: usize, text: &str) {
         let Some(running) = self.devices[node].running.take() else {
             return;
@@ -168,8 +167,8 @@ impl World {
             return;
         }
         if self.devices[node].joins && !self.devices[node].served && text.contains(OTHER_LOG) {
-            // The server decided about the device's first attempt to join after the operator had
-            // given the device up and had replaced its medium.
+            // The operator had given up the device, and had replaced its medium. Only then the server decided about the
+            // device's first attempt to join.
             self.happened("devices that joined with an earlier medium");
             self.leave_out(node);
             self.lost += 1;
@@ -177,13 +176,13 @@ impl World {
         } else if self.devices[node].lost {
             self.happened("zombies fenced");
             if text.contains(LATECOMER) && !self.order.is_empty() {
-                // The head was to form a chain with the lost device, still waits for this device,
-                // and reports this. So the operator starts the head again.
+                // The chain was to form with the lost device, and the head still waits for it and reports this. So the
+                // operator starts the head again.
                 self.reconfigure();
             }
         } else if (self.config.lost_clients || self.config.detours) && text.contains(LATECOMER) {
-            // A client that talked to the wrong device opened the chain's first session there: the
-            // other devices came too late. The operator goes on with the chain that has formed.
+            // A client has opened the chain's first session at the wrong device, so the other devices can no longer
+            // join. The operator continues with the chain that has formed.
             self.happened("latecomers refused");
             self.leave_out(node);
             self.lost += 1;
@@ -202,7 +201,7 @@ impl World {
         !self.calm && self.now <= ACCIDENTS_UNTIL
     }
 
-    /// Draws one accident and lets it happen.
+    /// Draws an accident, and makes it happen.
     pub(crate) fn accident(&mut self) {
         if !self.has_accidents() {
             return;
@@ -275,7 +274,7 @@ impl World {
         }
     }
 
-    /// The server is away for long enough to let the logs fill up.
+    /// The server is down for so long that the logs fill up.
     fn outage(&mut self) {
         let node = self.config.devices;
         let after = self.below(self.config.outage_max);
@@ -285,17 +284,16 @@ impl World {
         self.happened("server outages");
     }
 
-    /// One or two devices are lost for good. Only a chain in service can lose devices, because the
-    /// operator changes one thing at a time. A device that is about to join may be lost at any
-    /// time.
+    /// One or two devices are lost permanently. Only a chain that serves loses devices, because the operator makes only
+    /// one change at a time. A device that is about to join may be lost at any time.
     pub(crate) fn lose_devices(&mut self, first: Option<usize>) {
         if self.fleet.is_some() {
             self.fall(first);
             return;
         }
         let mut left = self.order.clone();
-        // Before the first session, the survivor may wait for the lost device to join, until an
-        // operator starts the survivor again.
+        // Before the first session, the remaining device may wait for the lost device until an operator starts the
+        // remaining device again.
         if left.len() < 2 || self.server.store.is_fresh() || self.lost >= self.config.lose_devices {
             return;
         }
@@ -327,7 +325,7 @@ impl World {
         }
     }
 
-    /// Loses this device for good: it loses its medium, or is cut off and goes on.
+    /// Loses this device permanently. Either its medium is lost, or the device is cut off and still runs.
     fn lose(&mut self, victim: usize) {
         let moments = self.moments_at(victim);
         self.hit(Fault::DeviceLost, moments);
@@ -367,7 +365,7 @@ impl World {
         }
     }
 
-    /// A client learns where the head is.
+    /// A client learns the address of the head.
     pub(crate) fn redirect(&mut self, node: usize) {
         let head = address(self.head());
         let client = &mut self.clients[node - self.config.devices - 1];
@@ -377,7 +375,7 @@ impl World {
         self.wake(node, 0);
     }
 
-    /// Ends all faults: every process that can run is started, and all routes are right.
+    /// Ends all faults: starts every process that can run, and removes all detours and cuts of the network.
     pub(crate) fn heal(&mut self) {
         self.tell(|| "everything is healed".to_owned());
         self.calm = true;

@@ -1,20 +1,20 @@
-//! Aimed faults: one fault strikes again and again at one moment of an update. Aimed faults let
-//! every campaign hit every cell of the failure matrix; random faults alone hit some cells only by
-//! chance.
+//! Aimed faults: in a world with an aim, one kind of fault happens repeatedly at one moment in the life of an update.
+//! With aimed faults every campaign hits every cell of the failure matrix. Random faults alone would seldom hit some
+//! cells.
 
 use crate::cells::{Cell, Fault, Moment};
 use crate::world::{Phase, World};
 use pmnet_proto::time::{MICROSECOND, MILLISECOND, Nanos};
 
-/// Longest pause between two aimed faults that do little harm.
+/// Longest pause between two aimed faults of packets.
 const PACKET_PAUSE: Nanos = 300 * MICROSECOND;
-/// Longest pause between two aimed deaths.
+/// Longest pause between two aimed deaths of processes.
 const DEATH_PAUSE: Nanos = 15 * MILLISECOND;
 /// Longest time for which a killed process stays down.
 const DOWN: Nanos = 5 * MILLISECOND;
 
 impl World {
-    /// Lets the aimed fault happen, if its moment has come.
+    /// Makes the aimed fault happen, if some update is at the aimed moment.
     pub(crate) fn strike(&mut self) {
         let Some(Cell { moment, fault }) = self.config.aim else {
             return;

@@ -1,4 +1,4 @@
-//! Many seeds on many threads. The run of a seed depends neither on other seeds nor on the threads.
+//! Many seeds on many threads. The run of a seed does not depend on other seeds or on the threads.
 
 use crate::cells::{Cell, Hits};
 use crate::report::Report;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Maximum number of threads of a campaign.
 const JOBS_MAX: usize = 1024;
-/// Maximum number of violations that a summary keeps; further ones are only counted.
+/// Maximum number of violations that a summary keeps; further violations are only counted.
 const KEPT_MAX: usize = 1000;
 const HOUR: f64 = 3600e9;
 
@@ -23,9 +23,9 @@ pub struct Plan {
     pub only: Option<Cell>,
     /// The rule that is switched off, if any.
     pub without: Option<Without>,
-    /// Whether every world that can have a packet store has one; otherwise a quarter of them.
+    /// True: every world that can have a packet store has one. False: a quarter of these worlds has one.
     pub packet_store: bool,
-    /// Whether the store also reports now and then that it is short of space.
+    /// Whether the store sometimes reports that it is short of space.
     pub short_store: bool,
     /// Whether packets are sealed with keys.
     pub keyed: bool,
@@ -34,9 +34,9 @@ pub struct Plan {
 /// The results of many seeds.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
-    /// Seeds that were run.
+    /// Number of seeds that were run.
     pub seeds: u64,
-    /// Seeds with a violation.
+    /// Number of seeds with a violation.
     pub failing: u64,
     /// The first violation of each failing seed, in the order of the seeds (the first 1000).
     pub violations: Vec<(u64, String)>,
@@ -88,7 +88,7 @@ impl Summary {
     }
 }
 
-/// Runs one seed; a panic becomes a violation in the report.
+/// Runs one seed. A panic becomes a violation in the report.
 #[must_use]
 pub fn run_caught(seed: u64, plan: &Plan) -> Report {
     catch_unwind(|| run(seed, plan)).unwrap_or_else(|panic| panicked(seed, panic.as_ref()))

@@ -1,6 +1,5 @@
-//! The failure matrix (`docs/spec/protocol.md` §9). A row is a moment in the life of an update, a
-//! column is a fault. If a fault happens while some update is at a moment, the cell of this moment
-//! and this fault is counted.
+//! The failure matrix (`docs/spec/protocol.md` §9). A row is a moment in the life of an update, and a column is a
+//! fault. If a fault happens while some update is at a moment, the cell of this moment and this fault counts a hit.
 //!
 //! | moment | when it is |
 //! |---|---|
@@ -42,30 +41,30 @@ macro_rules! names {
 names! {
     /// A row of the matrix: a moment in the life of an update.
     Moment,
-    /// A device has received the update, and it is not durable there.
+    /// A device has received the update, and the update is not durable there yet.
     BeforePersist = "before-persist",
-    /// The update is durable in a device, and not committed.
+    /// The update is durable in a device, and not committed yet.
     DurableNotAcked = "durable-not-acked",
-    /// The update is committed, and not sent to the server.
+    /// The update is committed, and not sent to the server yet.
     AckedNotForwarded = "acked-not-forwarded",
-    /// The update is sent to the server, and not applied.
+    /// The update was sent to the server, and is not applied yet.
     ForwardedNotApplied = "forwarded-not-applied",
-    /// The update is applied, and still in a log.
+    /// The update is applied, and still lies in a log.
     AppliedNotReclaimed = "applied-not-reclaimed",
     /// The update is applied, and the APPLIED packet was lost.
     ReclaimLost = "reclaim-lost",
-    /// A device runs, and does not serve yet.
+    /// A device or the server runs, and does not serve yet.
     Recovering = "recovering",
-    /// A log has no free space.
+    /// A log has no room for a full-size packet.
     LogFull = "log-full",
 }
 
 names! {
-    /// A column of the matrix: a fault.
+    /// A column of the matrix: a kind of fault.
     Fault,
     /// A device dies, perhaps in the middle of a persist.
     DeviceCrash = "device-crash",
-    /// A device is lost for good, with its log or cut off.
+    /// A device is lost permanently: with its log, or because it is cut off.
     DeviceLost = "device-lost",
     /// A device that was lost is back with its old log.
     OldMedium = "old-medium",
@@ -79,7 +78,7 @@ names! {
     Disorder = "disorder",
     /// A packet, or a medium, is damaged.
     Corruption = "corruption",
-    /// The store's replica takes its place.
+    /// The store's replica is promoted.
     Failover = "failover",
     /// A device joins the chain as its last member.
     Join = "join",
@@ -153,7 +152,7 @@ impl Moments {
 }
 
 impl World {
-    /// Returns the moments at which updates stand, as far as this device's state shows.
+    /// Returns the moments at which updates are now, as this device's state shows them.
     pub(crate) fn moments_at(&self, node: usize) -> Moments {
         let mut moments = Moments::default();
         let Some(running) = self.devices.get(node).and_then(|d| d.running.as_ref()) else {
@@ -188,7 +187,7 @@ impl World {
         moments
     }
 
-    /// Returns the moments at which updates stand anywhere in the world.
+    /// Returns the moments at which updates are now, anywhere in the world.
     pub(crate) fn moments(&self) -> Moments {
         let mut moments = Moments::default();
         for node in 0..self.config.devices {
@@ -208,8 +207,8 @@ impl World {
         }
     }
 
-    /// Counts a fault of a packet. The moments are those of the devices at its two ends; if neither
-    /// end is a device, those of the head.
+    /// Counts a fault of a packet. The moments are those of the devices at the packet's two ends. If neither end is a
+    /// device, the moments of the head count.
     pub(crate) fn hit_packet(&mut self, fault: Fault, from: Peer, to: Peer, bytes: &[u8]) {
         let end = |peer| (0..self.config.devices).find(|&node| address(node) == peer);
         let ends = [end(from), end(to)];

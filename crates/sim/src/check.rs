@@ -1,9 +1,9 @@
 //! The checkers: the conditions that every history must satisfy (`docs/spec/protocol.md` §10).
 //!
-//! The store keeps lists, and every append has a unique id, so the final list of a key is the order
-//! in which its appends took effect. A history is linearizable exactly if this order agrees with
-//! real time. An append has its position in the list. A read that saw n ids lies between the n-th
-//! append and the next one (list-append, as in Elle).
+//! The store keeps lists, and every append has a unique id, so the final list of a key is the order in which its
+//! appends took effect. A history is linearizable exactly if this order agrees with real time. The position of an
+//! append in the order is its position in the list. A read that saw n ids lies between the n-th append and the next
+//! append (list-append, as in Elle).
 
 use crate::store::Story;
 use pmnet_proto::Time;
@@ -31,7 +31,7 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// Returns whether the call was refused because of the list's contents, which makes it a read.
+    /// Returns whether the call was refused because of the list's contents. Such a call counts as a read.
     fn refused(&self) -> bool {
         let seen = match &self.result {
             Result::Read(list) => list.last().copied(),
@@ -46,11 +46,11 @@ impl Observed {
 pub enum Result {
     /// The call was acknowledged.
     Done,
-    /// The reply is the list; for an append, the call's own id is the last one in it.
+    /// The reply is the list. In the reply to an append, the last id is the call's own.
     Read(Vec<u64>),
-    /// The reply is the id of the newest append, instead of the list.
+    /// The reply is only the id of the newest append (a HIT).
     Newest(u64),
-    /// The store has not written this reply.
+    /// The reply is none that the store can have written.
     Garbled,
     /// The call certainly had no effect.
     Failed,
@@ -58,10 +58,10 @@ pub enum Result {
     Unknown,
 }
 
-/// All facts that the checkers need about a finished world.
+/// Everything that the checkers need about a finished world.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    /// Calls, for each session in the order in which they were submitted.
+    /// The calls of all clients. Calls of one session are in the order in which they were submitted.
     pub calls: Vec<Observed>,
     /// The effects and refusals of the store.
     pub story: Story,
@@ -144,9 +144,9 @@ fn outcome(
     }
 }
 
-/// Checks invariants 1 and 2 for a call that acts and changes no data. The invariants hold for each
-/// Redis separately: a replica that lags when it is promoted does not know the last deliveries of
-/// the old master, and may refuse a call that the old master has delivered.
+/// Checks invariants 1 and 2 for a call that delivers a message and changes no data. The invariants hold for each Redis
+/// separately. A replica that is behind when it is promoted does not know the last deliveries of the old master, so it
+/// may refuse a call that the old master has delivered.
 fn delivery(observed: &Observed, story: &Story, violations: &mut Vec<String>) {
     let Some(id) = observed.published else { return };
     let times = story.delivered.get(&id).copied().unwrap_or(0);
@@ -164,15 +164,14 @@ fn delivery(observed: &Observed, story: &Story, violations: &mut Vec<String>) {
     }
 }
 
-/// Invariant 3: ids of one session stand in each list in the order in which it sent them.
+/// Invariant 3: in each list, the ids of one session are in the order in which the session sent them.
 fn session_order(history: &History, positions: &Positions, violations: &mut Vec<String>) {
     let mut last: BTreeMap<((usize, u32), u8), (usize, u64)> = BTreeMap::new();
     let mut lost: BTreeMap<(usize, u32), u64> = BTreeMap::new();
     for observed in &history.calls {
         let Some(id) = observed.id else { continue };
         let Some(&(key, at)) = positions.get(&id) else {
-            // Only a declared loss excuses a missing id; later updates of its session are then
-            // missing as well.
+            // An id may be missing only after a declared loss. Then later updates of its session are missing, too.
             if observed.result == Result::Done {
                 lost.insert(observed.session, id);
             }
@@ -193,12 +192,12 @@ fn session_order(history: &History, positions: &Positions, violations: &mut Vec<
     }
 }
 
-/// One operation on a key: its rank among all operations on this key, the times of call and return,
-/// and a description. An append at position p has rank 2p + 2, a read of n ids rank 2n + 1; equal
-/// ranks do not order each other.
+/// One operation on a key: its rank among all operations on this key, the times of call and return, and a description.
+/// An append at position p has rank 2p + 2, and a read of n ids has rank 2n + 1. Operations with equal ranks may have
+/// any order.
 type Ranked = (usize, Time, Option<Time>, String);
 
-/// Invariant 4: if one call returned before another began, it comes first.
+/// Invariant 4: if one call returned before another call began, the first call takes effect first.
 fn real_time(history: &History, positions: &Positions, violations: &mut Vec<String>) {
     let mut by_key: BTreeMap<u8, Vec<Ranked>> = BTreeMap::new();
     for observed in &history.calls {
@@ -237,8 +236,8 @@ fn real_time(history: &History, positions: &Positions, violations: &mut Vec<Stri
             },
             _ => continue,
         };
-        // An update that a declared loss may have removed can still arrive much later, and a HIT
-        // from its log may have shown it before the loss.
+        // A declared loss may have removed this update. A copy of the update can still arrive much later, although a
+        // HIT from the lost log has already shown the update.
         let about = match observed.result {
             Result::Newest(id) => Some(id),
             _ => observed.id,
@@ -276,7 +275,7 @@ fn real_time(history: &History, positions: &Positions, violations: &mut Vec<Stri
     }
 }
 
-/// Invariant 5: a session that the store has removed has no further effects.
+/// Invariant 5: a session has no effects after the store has removed it.
 fn ended_sessions(history: &History, violations: &mut Vec<String>) {
     for (id, applied) in &history.story.applied_in {
         let ended = history.sent_in.get(id).into_iter().flatten();

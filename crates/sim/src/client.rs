@@ -1,10 +1,9 @@
-//! A client process of the world: the production client machine under a random load.
+//! A client process of the world: the production client machine (`pmnet_proto::client`) with a random load.
 //!
-//! Fault model: the process may die at any moment with calls in flight, even in the middle of a
-//! fragmented update, and return as another process at the same address. At first it may talk to
-//! the wrong device. Its clock may stand still or jump. Some operations use its own connection to
-//! the store, after a barrier that names the store. The process checks that every call has exactly
-//! one outcome, by its deadline.
+//! Fault model: the process may die at any moment with calls in flight, even in the middle of a fragmented update, and
+//! return as another process at the same address. At first it may talk to the wrong device. Its clock may stand still
+//! or jump. Some operations use its own connection to the store, after a barrier that names the store. The process also
+//! checks that every call has exactly one outcome, at its deadline at the latest.
 
 use crate::check::{Observed, Result as Seen};
 use crate::clock::Clock;
@@ -24,11 +23,11 @@ use pmnet_proto::time::{MILLISECOND, SECOND, earliest};
 use pmnet_proto::{Outbox, Peer, Random, Time};
 use std::collections::BTreeMap;
 
-/// Maximum delay of an outcome after its deadline: one turn.
+/// Longest time by which an outcome may come after its deadline: one turn.
 const LATE_MAX: u64 = MILLISECOND;
 /// Number of calls of the probe, which shows at the end that the service works again.
 const PROBE_CALLS: u32 = 6;
-/// How long a call of the probe may take.
+/// Longest time that a call of the probe may take.
 const PROBE_DEADLINE: u64 = 20 * SECOND;
 
 /// A client process: it has one session after another, each with several concurrent calls.
@@ -53,7 +52,7 @@ pub(crate) struct ClientHost {
     pub(crate) random: Random,
     next_call: Time,
     probe: bool,
-    /// Whether every call must succeed, as those of the probe must.
+    /// Whether every call must succeed, as the probe's calls must.
     strict: bool,
     closing: bool,
     counters: ClientCounters,
@@ -61,14 +60,14 @@ pub(crate) struct ClientHost {
     pub(crate) direct: Option<Direct>,
     /// The name of the store to which the client's own connection leads.
     pub(crate) connection: Option<u64>,
-    /// Number of operations that an old master answered while it was being replaced.
+    /// Number of direct operations that an old master answered after it was replaced, although the barrier had named
+    /// it.
     pub(crate) windows: u64,
     pub(crate) reading: Option<Reading>,
-    /// Whether the next call is a read, which waits until all others are answered.
+    /// Whether the next call is a read that waits until all other calls are answered.
     wants_read: bool,
     pub(crate) mark: Option<Mark>,
-    /// Whether a call of this session has an unknown outcome, and no bypass has been answered since
-    /// then.
+    /// Whether a call of this session has an unknown outcome, and no bypass was answered since then.
     pub(crate) doubtful: bool,
     /// The store that the last barrier named.
     pub(crate) named: u64,
@@ -82,7 +81,8 @@ pub(crate) struct ClientHost {
     pub(crate) replica_reads: u64,
     /// Epoch and version of the head's index, as the head stated them last.
     pub(crate) version: Option<(u32, u64)>,
-    /// Bypasses called since the last [`ClientHost::take_called`], with the time until which the client waits for each.
+    /// Bypasses called since the last [`ClientHost::take_called`], each with the time until which the client waits for
+    /// it.
     pub(crate) called: Vec<(u64, Time)>,
 }
 
@@ -117,8 +117,8 @@ impl ClientHost {
             random,
             next_call: Time(0),
             probe: false,
-            // If a session may be silent for less than a retransmission timeout, it can expire
-            // during a call at any time.
+            // If a session may be silent only for less than a retransmission timeout, the session can expire at any
+            // time, even during a call.
             strict: config.session_idle > ClientConfig::new(head).timeout_ceiling,
             closing: false,
             counters: ClientCounters::default(),
@@ -169,8 +169,8 @@ impl ClientHost {
         self.left = PROBE_CALLS;
     }
 
-    /// The head has another address now. The client process starts again as a new one, unless it
-    /// finds the head itself. Returns whether the client finds the head itself.
+    /// Tells the client that the head has another address. If the client does not find the head by itself, its process
+    /// ends, and a new process begins. Returns whether the client finds the head by itself.
     pub(crate) fn redirect(&mut self, head: Peer, config: &WorldConfig) -> bool {
         if self.head == head {
             return false;
@@ -203,7 +203,7 @@ impl ClientHost {
         true
     }
 
-    /// Begins as a new process: the open calls of the old process are abandoned.
+    /// Ends the client's process and begins a new process. The open calls of the old process are abandoned.
     fn begin_again(&mut self, config: &WorldConfig) {
         self.life += 1;
         self.calls.clear();
@@ -242,7 +242,7 @@ impl ClientHost {
         self.closing = true;
     }
 
-    /// Runs one turn. Returns the local time by which the next turn must run.
+    /// Runs one turn. Returns the local time at which the next turn must run at the latest.
     pub(crate) fn turn(
         &mut self,
         clock: &Clock,
@@ -288,25 +288,24 @@ impl ClientHost {
         next
     }
 
-    /// Whether the client may make another call now. All later calls of the client wait for a
-    /// direct operation.
+    /// Whether the client may make another call now. While a direct operation is under way, all later calls wait.
     fn may_call(&self) -> bool {
         let calls_max = if self.wants_read { 1 } else { self.pipeline };
         self.left > 0 && self.calls.len() < calls_max && self.waits_for_nothing()
     }
 
-    /// Whether no operation is under way for which all later calls must wait.
+    /// Whether no direct operation or read is under way for which all later calls must wait.
     fn waits_for_nothing(&self) -> bool {
         self.direct.is_none() && self.reading.is_none()
     }
 
-    /// Returns the bypasses that were called since the last call of this method, with the time until which the client
-    /// waits for each.
+    /// Returns the bypasses that were called since the last use of this method, each with the time until which the
+    /// client waits for it.
     pub(crate) fn take_called(&mut self) -> Vec<(u64, Time)> {
         std::mem::take(&mut self.called)
     }
 
-    /// Returns how often an old master answered while it was being replaced.
+    /// Returns the number of direct operations that an old master answered after it was replaced.
     pub(crate) const fn windows(&self) -> u64 {
         self.windows
     }
@@ -342,7 +341,7 @@ impl ClientHost {
         }
     }
 
-    /// Makes one call; returns false if none can be made now.
+    /// Makes one call. Returns false if no call can be made now.
     fn call(&mut self, now: Time, world: Time, config: &WorldConfig) -> bool {
         let session = match self.session {
             Some(session) => session,
@@ -458,8 +457,8 @@ impl ClientHost {
                         Outcome::Reply(_) => false,
                         _ => self.doubtful,
                     };
-                    // Refusals by the store, and losses on the client's own connection, are no
-                    // faults of pmnet.
+                    // Refusals by the store and losses on the client's own connection are allowed, because pmnet does
+                    // not cause them.
                     let failed = matches!(outcome, Outcome::Failed(_) | Outcome::Unknown);
                     if failed && config.rollover == Rollover::Quiet {
                         let words = format!(
@@ -469,7 +468,7 @@ impl ClientHost {
                     }
                     let is_barrier = self.barrier_ends(at, &outcome, now);
                     let (observed, deadline) = &mut self.observed[at];
-                    // A clock that jumped over the deadline makes the outcome as late as the jump.
+                    // If a clock has jumped past the deadline, the outcome may be late by the length of the jump.
                     if now > *deadline + LATE_MAX + clock.longest_jump() {
                         let late = now.since(*deadline);
                         let words = format!("a call of client {node} ended {late} ns late");
@@ -522,8 +521,7 @@ impl ClientHost {
     }
 }
 
-/// The seed of a client's process. Each process has another seed, unless the rule about it is
-/// switched off.
+/// Returns the seed of a client's process. Each process has another seed, unless [`Place::Nonce`] is switched off.
 fn seed_of(node: usize, random: &mut Random, config: &WorldConfig) -> u64 {
     let seed = random.next_u64();
     match Without::breaks(config.without, Place::Nonce) {

@@ -1,7 +1,7 @@
-//! The clock of a machine.
+//! The clock of a computer.
 //!
-//! Fault model: a clock never goes back. It may stand still for a while (and then goes on from its last value), and it
-//! may jump forward by seconds. Nothing else is promised to the state machines; histories are judged by the time of the
+//! Fault model: a clock never goes back. It may stand still for a while and then continue from its last value, and it
+//! may jump forward by seconds. The protocol's machines get only these clocks. Histories are judged by the time of the
 //! world. In worlds with leases, a clock may also be slow or fast, and a device's clock does not stand still.
 
 use pmnet_proto::Time;
@@ -43,7 +43,7 @@ impl Clock {
         }
     }
 
-    /// Makes the clock stand still, or go on.
+    /// Makes the clock stand still (`still`), or run again.
     pub(crate) fn stand(&mut self, world: Time, still: bool) {
         match (still, self.stands_at) {
             (true, None) => self.stands_at = Some(self.local(world)),

@@ -1,5 +1,5 @@
-//! The configuration of a world by its seed: its size, its network faults, its accidents (swarm testing:
-//! most seeds leave out most faults, so that the others are tested in depth).
+//! The configuration of a world, drawn from its seed: its size, its network faults, its accidents. This is swarm
+//! testing: most seeds leave out most faults, so that the remaining faults are tested in depth.
 
 use crate::cells::{Cell, Fault, Moment};
 use crate::media::Kind;
@@ -10,10 +10,10 @@ use pmnet_proto::Random;
 use pmnet_proto::rules::Rule;
 use pmnet_proto::time::{MICROSECOND, MILLISECOND, Nanos, SECOND};
 
-/// Worlds with payloads above this size send fewer of them.
+/// Clients of worlds with larger payloads than this, in bytes, make fewer calls.
 const LARGE_PAYLOAD: usize = 50_000;
 
-/// The configuration of one world. Chances are out of 1000; a time or number of 0 means "never".
+/// The configuration of one world. Chances are in 1/1000. A time or number of 0 means "never".
 #[derive(Clone, Debug)]
 pub struct WorldConfig {
     /// Number of devices in the chain (R).
@@ -34,19 +34,19 @@ pub struct WorldConfig {
     pub packet_buffers: bool,
     /// Maximum number of unapplied entries of one session in the log.
     pub session_entries_max: u64,
-    /// A session that is silent for this long is ended.
+    /// Length of silence after which a session is ended.
     pub session_idle: Nanos,
     /// Interval at which an idle session of a client sends a ping.
     pub ping_every: Nanos,
-    /// Lost packets, out of 1000.
+    /// Number of packets out of 1000 that are lost.
     pub loss: u64,
-    /// Duplicated packets, out of 1000.
+    /// Number of packets out of 1000 that are duplicated.
     pub duplication: u64,
-    /// Packets with an unusually long delay, out of 1000.
+    /// Number of packets out of 1000 with an unusually long delay.
     pub long_delay: u64,
-    /// Packets with flipped bits, out of 1000.
+    /// Number of packets out of 1000 with flipped bits.
     pub corruption: u64,
-    /// Packets out of 1000 with which the injector sends a forged, foreign or very old one.
+    /// Number of packets out of 1000 after which the injector sends a forged, foreign or very old packet.
     pub injection: u64,
     /// Mean time between accidents; 0: none.
     pub accident_every: Nanos,
@@ -56,28 +56,27 @@ pub struct WorldConfig {
     pub outage_max: Nanos,
     /// Whether one-way partitions happen.
     pub partitions: bool,
-    /// Whether all machines lose power at once.
+    /// Whether all computers may lose power at once.
     pub power_cuts: bool,
     /// Whether clocks stand still and jump forward.
     pub clocks: bool,
     /// Whether dead clients come back as new processes.
     pub rebirths: bool,
-    /// Starts of a device, out of 1000, in which the device dies.
+    /// Number of starts of a device out of 1000 in which the device dies.
     pub recovery_crashes: u64,
-    /// Number of devices that may be lost for good; at least one device remains.
+    /// Number of devices that may be lost permanently; at least one device remains.
     pub lose_devices: usize,
-    /// Whether a lost device may go on running while it is cut off, and later return to the
-    /// network.
+    /// Whether a lost device may still run, cut off from the network, and later be on the network again.
     pub zombies: bool,
-    /// Whether, after a loss, the operator restarts only the devices that need it; otherwise all.
+    /// After a loss: true: the operator restarts only the devices that need it; false: all devices.
     pub gentle_operator: bool,
-    /// Whether a client's first device is any one of the chain.
+    /// Whether a client first talks to any device of the chain, and not to the head.
     pub lost_clients: bool,
-    /// One store step in N fails; 0: none.
+    /// One in this number of store steps fails; 0: no step fails.
     pub store_trouble: u64,
     /// Whether there are periods in which every store step fails.
     pub store_storms: bool,
-    /// Replies are padded up to this many bytes.
+    /// Maximum number of bytes to which a reply is padded.
     pub reply_max: usize,
     /// Largest payload in bytes.
     pub payload_max: usize,
@@ -87,42 +86,41 @@ pub struct WorldConfig {
     pub persist_max: Nanos,
     /// Longest time a store step takes.
     pub store_max: Nanos,
-    /// Updates out of 100 calls; the rest are reads and exactly-once bypasses.
+    /// Number of updates out of 100 calls. The other calls are reads, and bypasses that are executed exactly once.
     pub updates: u64,
     /// Whether some bypasses have an effect that depends on the data that they find.
     pub conditionals: bool,
-    /// Whether old media of lost devices come back.
+    /// Whether lost devices may be started again with their old media.
     pub returns: bool,
-    /// Starts of a device, out of 1000, with a damaged image or the image of another device.
+    /// Number of starts of a device out of 1000 with a damaged image, or with the image of another device.
     pub exchanges: u64,
-    /// Whether all devices may be lost at once, and the operator declares it.
+    /// Whether all devices may be lost at once, so that the operator declares the loss.
     pub declared_losses: bool,
     /// Whether packets of clients sometimes go to another node than the head for a while.
     pub detours: bool,
-    /// Whether the store can fail at every step, as Redis does; otherwise it fails only before or
-    /// after an operation.
+    /// True: the store can fail at every step, as Redis can. False: the store fails only before or after an operation.
     pub store_steps: bool,
     /// Whether the store is a packet store.
     pub packet_store: bool,
-    /// Whether the store reports now and then that it is short of space.
+    /// Whether the store sometimes reports that it is short of space.
     pub short_store: bool,
     /// Whether the store waits for its replica before it reports a write as durable.
     pub wait_replicas: bool,
     /// Whether operators promote the store's replica.
     pub failovers: bool,
-    /// Whether clients make calls that act without changing data, and read by scripts.
+    /// Whether clients make calls that deliver messages without changing data, and calls that read by scripts.
     pub publishes: bool,
     /// Whether clients call code that never ends.
     pub hangs: bool,
     /// Whether clients have their own connections to the store.
     pub directs: bool,
-    /// Whether clients read from the store without the server in between.
+    /// Whether clients read directly from the store.
     pub reads: bool,
-    /// Whether clients ask for HITs of applied updates, too.
+    /// Whether clients also accept HITs with applied updates.
     pub kept_reads: bool,
-    /// Direct reads, out of four, that ask a replica of the store first.
+    /// Number of direct reads out of four that first ask a replica of the store.
     pub replicas: u64,
-    /// Number of devices that begin as spares; they are the last ones in the numbering.
+    /// Number of devices that are spares at the beginning. They have the highest numbers.
     pub spares: usize,
     /// Whether operators let spares and repaired devices join.
     pub joins: bool,
@@ -136,13 +134,12 @@ pub struct WorldConfig {
     pub paths: Paths,
     /// Maximum number of sessions of a device.
     pub sessions_max: usize,
-    /// How long a session must be silent before a device with a full session table may end it;
-    /// usually `session_idle`.
+    /// Length of silence after which a device with a full session table may end a session; usually `session_idle`.
     pub session_quiet: Nanos,
-    /// Whether packets are sealed with keys. The injector then sends packets that it has seen:
-    /// changed, repeated, or to another receiver.
+    /// Whether packets are sealed with keys. The injector then sends packets that it has seen: changed, repeated, or
+    /// redirected to another receiver.
     pub keyed: bool,
-    /// The way in which keys change.
+    /// Whether keys change, and how.
     pub rollover: Rollover,
     /// A fault that happens again and again at one moment of an update's life.
     pub aim: Option<Cell>,
@@ -254,8 +251,8 @@ impl WorldConfig {
         }
     }
 
-    /// Returns this world in a form for the first moments of a chain: several devices start
-    /// separately, clients begin at any of them, and packets can be very late.
+    /// Returns this world, changed to test the first moments of a chain: several devices start separately, clients
+    /// begin at any of them, and packets can be very late.
     #[must_use]
     pub fn forming(self) -> WorldConfig {
         WorldConfig {
@@ -271,8 +268,8 @@ impl WorldConfig {
         }
     }
 
-    /// Returns this world with more faults. `random` is a separate generator, so that the rest of the seed's run begins
-    /// as before.
+    /// Returns this world with more faults. `random` is a separate generator, so that the other draws of the seed stay
+    /// the same.
     #[must_use]
     pub fn wide(self, random: &mut Random) -> WorldConfig {
         let mut one_of = |choices: &[u64]| one_of(random, choices);
@@ -290,8 +287,7 @@ impl WorldConfig {
             detours: one_of(&[0, 0, 1]) == 1,
             ..base
         };
-        // Half of the worlds have an aim. Aims are drawn more often at faults that a world survives
-        // only once or twice.
+        // Half of the worlds have an aim. Faults that a world survives only once or twice are drawn more often.
         let fault = one_of(&[
             0, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 3, 4, 5, 6, 7, 8, 9, 9,
         ]);
@@ -324,9 +320,8 @@ impl WorldConfig {
         wide.reading()
     }
 
-    /// Returns this world with `spares` spares, and with operators that lose `losses` devices and
-    /// let others join. Worlds in which a chain may form from unintended devices, or may be lost
-    /// with all data, stay as they are.
+    /// Returns this world with `spares` spares, and with operators that lose `losses` devices and let others join.
+    /// Worlds stay unchanged if their chain may form from unintended devices, or may be lost with all data.
     #[must_use]
     fn joining(mut self, spares: usize, losses: usize) -> WorldConfig {
         if self.lost_clients || self.declared_losses {
@@ -346,8 +341,8 @@ impl WorldConfig {
         self
     }
 
-    /// Returns this world in a form in which reads past the server can be right: a store that waits for its replica is
-    /// not read directly, and a mark outlives the change for which it was opened.
+    /// Returns this world with the settings under which direct reads are correct: the store does not wait for a
+    /// replica, and a session with a mark lives longer than the operation for which the mark was opened.
     #[must_use]
     fn reading(mut self) -> WorldConfig {
         self.reads &= !self.wait_replicas;
@@ -358,12 +353,13 @@ impl WorldConfig {
         self
     }
 
-    /// Returns this world in a form in which this cell of the failure matrix can be hit, with an aim at it.
+    /// Returns this world with an aim at this cell of the failure matrix, and with settings under which the cell can be
+    /// hit.
     #[must_use]
     pub fn aimed(mut self, cell: Cell) -> WorldConfig {
         self.aim = Some(cell);
         if matches!(cell.fault, Fault::DeviceLost | Fault::OldMedium) {
-            // A world survives this fault only a few times, so its chain must exist early.
+            // A world survives this fault only a few times, so its chain must exist early in the run.
             self.payload_max = self.payload_max.min(LARGE_PAYLOAD);
         }
         self.calls = self.calls.max(60).min(if self.payload_max > LARGE_PAYLOAD {
@@ -390,7 +386,7 @@ impl WorldConfig {
         }
         match cell.fault {
             Fault::DeviceLost | Fault::OldMedium => {
-                // The moment must be able to occur again without the device that was given up.
+                // The moment must still be able to occur after a device was given up.
                 let waits = cell.moment == Moment::DurableNotAcked;
                 let others = if waits { 3 } else { 2 };
                 self = self.of_devices(others);
@@ -405,7 +401,7 @@ impl WorldConfig {
                     self.spares = 1;
                 }
                 self.joins = true;
-                // A device must be lost before it can be wired into the chain again.
+                // Before a device can come back with its old medium, it must be lost.
                 self.lose_devices = self.lose_devices.max(20);
                 if self.accident_every == 0 {
                     self.accident_every = 10 * MILLISECOND;
@@ -420,9 +416,8 @@ impl WorldConfig {
         self
     }
 
-    /// Returns this world with a packet store, unless its operators promote a replica: a packet
-    /// store has none. Clients have no connections of their own to a packet store, and its code
-    /// always ends.
+    /// Returns this world with a packet store, unless its operators promote a replica, because a packet store has no
+    /// replica. Clients have no connections of their own to a packet store, and code in it always ends.
     #[must_use]
     pub fn on_packets(self) -> WorldConfig {
         if self.aim.is_some_and(|aim| aim.fault == Fault::Failover) {
@@ -440,27 +435,26 @@ impl WorldConfig {
             directs: false,
             reads: false,
             hangs: false,
-            // The store can keep every session's reply.
+            // The store has space for the reply of every session.
             payload_max: self.payload_max.min(30_000),
             reply_max: self.reply_max.min(3000),
             ..self
         }
     }
 
-    /// Returns this world with a standby server, unless the store belongs to one process or may be replaced.
+    /// Returns this world with a standby server, unless only one process can use the store, or the store may fail over.
     #[must_use]
     pub const fn with_standby(mut self) -> WorldConfig {
         self.standby = !self.packet_store && !self.failovers;
         self
     }
 
-    /// Returns this world with so little space for sessions that clients which die repeatedly fill it.
+    /// Returns this world with a session table so small that clients which die repeatedly fill it.
     #[must_use]
     pub fn crowded(self) -> WorldConfig {
         WorldConfig {
             sessions_max: 4 * (self.clients + 1),
-            // A session in use says something several times within this time, also while it waits
-            // for an answer.
+            // A session in use sends several packets within this time, even while it waits for an answer.
             session_quiet: (5 * self.ping_every).max(SECOND),
             session_idle: 20 * SECOND,
             rebirths: true,
@@ -469,17 +463,17 @@ impl WorldConfig {
         }
     }
 
-    /// Whether any fault of [`WorldConfig::wide`] can happen by accident.
+    /// Whether any fault of [`WorldConfig::wide`] can happen in this world.
     #[must_use]
     pub const fn is_wide(&self) -> bool {
         self.returns || self.detours || self.declared_losses || self.failovers || self.joins
     }
 
-    /// Returns this world, changed so that the missing rule matters.
+    /// Returns this world without this rule, and with settings under which the missing rule matters.
     #[must_use]
     pub fn lacking(mut self, without: Without) -> WorldConfig {
         self.without = Some(without);
-        // Other rules are missed in worlds without such reads.
+        // The absence of other rules is found in worlds without direct reads.
         self.reads = false;
         match without.place {
             Place::Machine(Rule::AllCopies | Rule::WhoseCopy) => {
@@ -580,8 +574,7 @@ impl WorldConfig {
         self
     }
 
-    /// Returns this world in a form in which clients often read directly from the store, and a few
-    /// keys change often.
+    /// Returns this world with frequent direct reads, and with few keys, which change often.
     fn lacking_of_reads(self, place: Place) -> WorldConfig {
         let alone = place == Place::ReadDurable;
         let fails_over =
@@ -618,8 +611,8 @@ impl WorldConfig {
         if !alone {
             return reading;
         }
-        // Effects without an order, which are lost with a master if the server did not wait for the
-        // replica. Other faults are rare.
+        // Many effects have no order. They are lost together with a master if the server did not wait for the replica.
+        // Other faults are rare.
         WorldConfig {
             wait_replicas: true,
             updates: 20,
@@ -646,8 +639,7 @@ impl WorldConfig {
         }
     }
 
-    /// Returns this world in a form in which clients read from replicas of the store, and the store
-    /// itself seldom fails.
+    /// Returns this world with reads from replicas of the store, and with a store that seldom fails.
     fn lacking_of_replicas(self, place: Place) -> WorldConfig {
         let reading = WorldConfig {
             replicas: 2,
@@ -688,7 +680,8 @@ impl WorldConfig {
         }
     }
 
-    /// Maximum time after the load for repair, draining, expiry and the end.
+    /// Returns the longest time after the load phase for the repair, the draining of logs, the expiry of sessions, and
+    /// the end.
     #[must_use]
     pub const fn settle_max(&self) -> Nanos {
         60 * SECOND + 4 * self.session_idle

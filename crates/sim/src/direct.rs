@@ -1,10 +1,9 @@
-//! A client's own connection to the store, as a front has one for commands that cannot go through
-//! the server. A barrier (a bypass) first names the store; then the client sends the operation to
-//! this store directly.
+//! A client's own connection to the store, as a front has one for commands that cannot go through the server. A barrier
+//! (a bypass) first names the store. Then the client sends the operation directly to this store.
 //!
-//! Fault model: the store is failed over at any moment, and the old master goes on answering.
-//! Replies are lost. If a master was replaced after a barrier named it, it is not known whether its
-//! answer came in time: the outcome counts as unknown.
+//! Fault model: the store may fail over at any moment, and the old master still answers. Replies are lost. If a master
+//! was replaced after a barrier had named it, the client cannot know whether the operation came before the failover.
+//! Then the outcome counts as unknown.
 
 use crate::check::Result as Seen;
 use crate::client::ClientHost;
@@ -15,9 +14,9 @@ use pmnet_proto::Time;
 use pmnet_proto::client::Outcome;
 use pmnet_proto::time::MILLISECOND;
 
-/// Maximum time of an answer on a client's own connection.
+/// Longest time until an answer on a client's own connection.
 const DIRECT_MAX: u64 = 8 * MILLISECOND;
-/// One reply in N on such a connection is lost.
+/// One in this number of replies on a client's own connection is lost.
 const DIRECT_LOST_EVERY: u64 = 12;
 
 /// An operation that a client sends to the store on its own connection.
@@ -31,7 +30,7 @@ pub(crate) struct Direct {
 }
 
 impl ClientHost {
-    /// The barrier has named the store: sends the operation there.
+    /// Sends the operation to the store that the barrier has named.
     pub(crate) fn go_direct(&mut self, now: Time, world: Time, config: &WorldConfig) {
         let named = self.direct.as_ref().and_then(|direct| direct.named);
         let Some((named, _)) = named.filter(|(_, at)| now >= *at) else {
@@ -40,7 +39,7 @@ impl ClientHost {
         let Some(direct) = self.direct.take() else {
             return;
         };
-        // A connection to another store than the named one is closed.
+        // If the connection leads to another store than the barrier named, the client closes it.
         let keeps = Without::breaks(config.without, Place::StoreNamed);
         let connection = self.connection.filter(|_| keeps).unwrap_or(named);
         self.connection = Some(connection);
@@ -54,8 +53,7 @@ impl ClientHost {
         let (reply, is_old) = self.store.direct(connection, direct.operation, world);
         let lost = self.random.next_u64().is_multiple_of(DIRECT_LOST_EVERY);
         match reply {
-            // The barrier named the old master just before the failover, which the client cannot
-            // know.
+            // The failover came after the barrier had named the old master. The client cannot know this.
             Some(_) if is_old && connection == named => self.windows += 1,
             Some(Reply::List(list)) if !lost => {
                 observed.result = Seen::Read(list);
@@ -82,8 +80,8 @@ impl ClientHost {
         operation
     }
 
-    /// Takes the outcome of call `at`. If this call is the barrier under way, returns whether it
-    /// names the store.
+    /// Takes the outcome of call `at`. If this call is the barrier under way, returns whether the outcome names a
+    /// store.
     pub(crate) fn barrier_ends(&mut self, at: usize, outcome: &Outcome, now: Time) -> Option<bool> {
         let direct = self.direct.as_mut().filter(|d| d.observed == at)?;
         if let Outcome::Reply(reply) = outcome
@@ -93,7 +91,7 @@ impl ClientHost {
             direct.named = Some((name, now + self.random.next_u64() % DIRECT_MAX));
             return Some(true);
         }
-        // Without a barrier no operation goes to the store.
+        // Without an answered barrier the operation is not sent to the store.
         self.direct = None;
         Some(false)
     }

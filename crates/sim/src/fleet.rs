@@ -1,16 +1,14 @@
 //! Devices with leases: the lease store, the agents that renew leases, and two controllers that
 //! declare devices stopped (`docs/spec/protocol.md` §14).
 //!
-//! Fault model: messages to and from the lease store are slow or lost, or take longer than a lease.
-//! The lease store may be down for a while, and may then extend its leases, as etcd does. It may
-//! also be full for a while, as etcd is with the alarm NOSPACE: it can be read and refuses all
-//! writes, renewals of leases too, so its leases expire. The clocks of devices, lease store and
-//! controllers run at different rates, with differences that the margin covers. A device breaks, or
-//! is cut off from all machines and perhaps from the lease store, while its clients still reach it;
-//! later it is back. Sometimes only an agent is cut off from the lease store. Controllers do not
-//! know each other, look rarely, and act on old information. A device that was declared stopped
-//! must not give a client any answer for which its chain would be responsible: every packet is
-//! checked for this.
+//! Fault model: messages to and from the lease store are slow or lost, or take longer than a lease. The lease store may
+//! be down for a while, and may then extend its leases, as etcd does. It may also be full for a while, like an etcd
+//! with the alarm NOSPACE: it answers reads and refuses all writes, including renewals, so leases expire. The clocks of
+//! devices, lease store and controllers run at different rates, within the differences that the margin covers. A device
+//! breaks; or it is cut off from all other computers, and perhaps from the lease store, while its clients still reach
+//! it. Later the device can be reached again. Sometimes only an agent is cut off from the lease store. Controllers do
+//! not know each other, look rarely, and act on old information. A device that was declared stopped must not send a
+//! client an answer that needs a lease. The world checks every packet for this.
 
 use crate::cells::Fault;
 use crate::clock::Clock;
@@ -25,9 +23,9 @@ use pmnet_wire::{Kind, Packet};
 
 /// Number of controllers.
 const CONTROLLERS: usize = 2;
-/// Maximum time of a message to or from the lease store, unless the message is late.
+/// Longest time of a message to or from the lease store, except for late messages.
 const WAY_MAX: Nanos = 200 * MICROSECOND;
-/// Late messages, and lost messages, out of 1000.
+/// Number of messages out of 1000 that are late (`LATE`), and that are lost.
 const LATE: u64 = 50;
 const LOST: u64 = 50;
 
@@ -43,7 +41,7 @@ pub(crate) enum Step {
         epoch: u32,
         sent_at: Time,
     },
-    /// The agent receives the answer; `given`: the store gave the lease, so it is not full.
+    /// The agent receives the answer. `given`: the lease store gave the lease; if false, the lease store was full.
     Granted {
         node: usize,
         life: u32,
@@ -57,12 +55,12 @@ pub(crate) enum Step {
     Read { controller: usize },
     /// The controller receives the answer: one row for each device.
     Told { controller: usize, rows: Vec<Row> },
-    /// A controller declares a device stopped whose last lease has this number.
+    /// A controller declares a device stopped. `lease`: number of the device's last lease, as the controller knows it.
     Declare { node: usize, lease: u64 },
-    /// A controller has seen the chain of this epoch, which lacks the device. `word`: the number of
-    /// the word *stopped* about the device.
+    /// A controller has seen that the device does not belong to the chain of this epoch. `word`: number of the
+    /// statement *stopped* about the device.
     LeftOut { node: usize, word: u64, epoch: u32 },
-    /// The lease store works again; leases that were valid at `since` may be extended.
+    /// The lease store works again. It may extend leases that were valid at `since`.
     Back { since: Time },
     /// An agent can reach the store again.
     AgentBack { node: usize },
@@ -78,7 +76,7 @@ pub(crate) struct Row {
     /// Whether the lease was valid when this row was read.
     held: bool,
     word: Word,
-    /// Number of the word (the lasting statement about the device).
+    /// Number of statements about the device so far, and so the number of the present statement.
     words: u64,
 }
 
@@ -94,12 +92,12 @@ pub(crate) struct Fleet {
     /// For each device: whether its agent is cut off from the lease store.
     cut: Vec<bool>,
     controllers: Vec<(Clock, Watch)>,
-    /// The last epoch that the head was told to end.
+    /// The last epoch that a head was started to end by shrinking its chain.
     named: Option<u32>,
 }
 
 impl World {
-    /// Starts the lease store, and all its users begin to ask it.
+    /// Starts the lease store, and all agents and controllers begin to ask it.
     pub(crate) fn begin_fleet(&mut self) {
         let (length, devices) = (self.config.lease, self.config.devices);
         if length == 0 {
@@ -120,8 +118,7 @@ impl World {
         }
         let mut clock = self.any_clock();
         if !waits {
-            // The clock has the largest allowed error, because a smaller one leaves hardly a moment
-            // in which the error matters.
+            // The clock has the largest allowed error. A smaller error would hardly ever matter.
             clock = Clock::of_rate(self.config.clock_rates);
             self.clocks[..devices].fill(Clock::of_rate(-self.config.clock_rates));
         }
@@ -137,7 +134,7 @@ impl World {
         });
     }
 
-    /// A clock with the largest error of this world, fast or slow, or an exact one.
+    /// Draws a clock: exact, or fast or slow by the largest error of this world.
     fn any_clock(&mut self) -> Clock {
         let rates = [-self.config.clock_rates, 0, self.config.clock_rates];
         let at = self.below(3);
@@ -148,7 +145,7 @@ impl World {
         self.fleet.as_mut().expect("only a world with leases asks")
     }
 
-    /// Sends a message to the lease store or back; it may be lost.
+    /// Sends a message to or from the lease store. The message may be lost.
     fn on_its_way(&mut self, step: Step) {
         if self.chance(LOST) {
             return;
@@ -260,7 +257,7 @@ impl World {
         }
     }
 
-    /// Whether the lease store gives or renews the lease; `None`: it does not answer.
+    /// Whether the lease store gives or renews the lease. `None`: the lease store sends no answer.
     fn gives_lease(&mut self, node: usize, epoch: u32) -> Option<bool> {
         let (now, rules) = (self.now, Without::rules(self.config.without));
         let fleet = self.fleet();
@@ -288,7 +285,7 @@ impl World {
         Some(true)
     }
 
-    /// The server's chain: the epoch, and the devices by node.
+    /// Returns the server's chain: the epoch, and the nodes of the devices.
     fn server_chain(&self) -> Option<(u32, Vec<usize>)> {
         let chain = self.server.running.as_ref()?.machine().chain()?;
         let members = chain.members.iter();
@@ -338,7 +335,7 @@ impl World {
         self.leave_stopped_out(epoch, &members);
     }
 
-    /// Whether another device that has everything holds a lease.
+    /// Whether other devices that hold leases have all entries that must be kept.
     fn goes_on_without(&self, node: usize, rows: &[Row]) -> bool {
         if Without::breaks(self.config.without, Place::Beside) {
             return true;
@@ -378,8 +375,7 @@ impl World {
         }
     }
 
-    /// Starts the remaining devices again as a chain of their own, with the word about the stopped
-    /// one.
+    /// Leaves stopped members out of the chain, and starts the remaining devices again as the new chain.
     fn leave_stopped_out(&mut self, epoch: u32, members: &[usize]) {
         let mut changed = false;
         for &node in members {
@@ -398,8 +394,8 @@ impl World {
         }
     }
 
-    /// The flags and the epoch with which a device is started. In a world with leases these are
-    /// only facts that are known at this moment.
+    /// Returns the flags and the epoch with which a device is started. In a world with leases, an operator's statement
+    /// is made only if it is known to be true at this moment.
     pub(crate) fn fleet_word(&mut self, node: usize, flags: u32) -> (u32, Option<u32>) {
         if self.fleet.is_none() || flags & Member::SHRINK == 0 {
             return (flags, None);
@@ -407,7 +403,7 @@ impl World {
         let chain = self.server_chain().filter(|(_, members)| {
             members.iter().all(|&member| {
                 let stopped = self.fleet.as_ref().map(|fleet| fleet.rows[member].word);
-                // An operator has stopped the member and knows that.
+                // An operator has stopped the member, and so knows that it is stopped.
                 let dead = self.devices[member].running.is_none();
                 self.order.contains(&member) || stopped == Some(Word::Stopped) || dead
             })
@@ -423,13 +419,13 @@ impl World {
         }
     }
 
-    /// Whether no controller or operator is about to leave this device out.
+    /// Whether this device may join now, because no controller or operator is about to leave it out.
     pub(crate) fn may_join(&self, node: usize) -> bool {
         let word = self.fleet.as_ref().map(|fleet| fleet.rows[node].word);
         word != Some(Word::Stopped)
     }
 
-    /// A device breaks, or is cut off and goes on running. No client or operator is told.
+    /// A device breaks, or is cut off and still runs. Clients and operators do not know this.
     pub(crate) fn fall(&mut self, first: Option<usize>) {
         let order = self.order.clone();
         let fallen = |&node: &usize| {
@@ -467,7 +463,7 @@ impl World {
         }
     }
 
-    /// Draws a fault of the lease store.
+    /// Draws a fault of the lease store, and makes it happen.
     pub(crate) fn fleet_accident(&mut self) {
         let (now, length) = (self.now, self.config.lease);
         let after = self.below(2 * length);
@@ -496,7 +492,7 @@ impl World {
         }
     }
 
-    /// Ends all faults: a device that is broken and was not given up is repaired.
+    /// Ends all faults: repairs every broken device that was not given up.
     pub(crate) fn heal_fleet(&mut self) {
         let Some(fleet) = &mut self.fleet else {
             return;

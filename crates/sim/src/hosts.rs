@@ -1,9 +1,7 @@
-//! The devices and the server of the world: production code over simulated media and a simulated
-//! store.
+//! The devices and the server of the world: production code on simulated media and a simulated store.
 //!
-//! Fault model: a device dies between two turns, or in the middle of any persist (even during its
-//! recovery); the server dies between two steps of its store. Their memory is lost, and what they had
-//! not sent is never sent.
+//! Fault model: a device dies between two turns, or in the middle of any persist (even during its recovery); the server
+//! dies between two steps of its store. Their memory is lost, and packets that were not sent yet are never sent.
 
 use crate::config::WorldConfig;
 use crate::media::{Handle, SimMedia};
@@ -21,12 +19,12 @@ use pmnet_wire::ClusterKey;
 
 /// Bytes of a packet buffer.
 const BUFFER_BYTES: u32 = 2048;
-/// Minimum size of a log of packet buffers.
+/// Smallest frame space of a log of packet buffers, in bytes.
 const BUFFERS_BYTES_MIN: u64 = 16 * 2048;
-/// Where a network interface puts a packet in its buffer.
+/// Offset at which a network interface stores a packet in its buffer.
 const PACKET_OFFSET: usize = 320;
 
-/// The id of the device on this node.
+/// Returns the id of the device on this node.
 pub(crate) fn device_id(node: usize) -> u32 {
     u32::try_from(node + 1).expect("few nodes")
 }
@@ -37,13 +35,13 @@ pub(crate) const CLUSTER: ClusterKey = ClusterKey::new(*b"of all the world");
 /// The next cluster key, in worlds in which the key changes.
 pub(crate) const NEXT: ClusterKey = ClusterKey::new(*b"of another world");
 
-/// The id of the hop at this address; 0 for the server.
+/// Returns the id of the hop at this address; 0: the server.
 fn hop_id(peer: Peer, world: &WorldConfig) -> u32 {
     let device = (0..world.devices).find(|&node| address(node) == peer);
     device.map_or(0, device_id)
 }
 
-/// A packet arrives at a device; if the log consists of packet buffers, in one of them.
+/// Delivers a packet to a device. If the log consists of packet buffers, the packet arrives in one of them.
 pub(crate) fn arrive(
     running: &mut DeviceNode<SimMedia>,
     now: Time,
@@ -70,9 +68,9 @@ pub(crate) fn arrive(
 pub(crate) enum Image {
     /// The device's own log.
     Own,
-    /// Another image; the device's own image is kept aside.
+    /// Another image. The device's own image is kept in `right`.
     Wrong { right: Handle },
-    /// The device's own log, with some damage. Before the damage the log ended at this order.
+    /// The device's own log with damage at its end. `end`: last order of the log before the damage.
     Damaged { end: u64 },
 }
 
@@ -82,36 +80,36 @@ pub(crate) struct DeviceHost {
     pub(crate) media: Handle,
     pub(crate) running: Option<DeviceNode<SimMedia>>,
     pub(crate) life: u32,
-    /// Whether the device is outside of the chain: its operator has given it up, or it is a spare.
-    /// It may still be running, as a zombie.
+    /// Whether the device does not belong to the operator's chain: the operator has given it up, or it is a spare. A
+    /// device that was given up may still run.
     pub(crate) lost: bool,
-    /// Whether the machine is broken and its operator does not know yet; the device does not start.
+    /// Whether the computer is broken, and its operator does not know this yet. The device does not start then.
     pub(crate) gone: bool,
-    /// Whether its operator starts it with `--join`.
+    /// Whether the operator starts the device with `--join`.
     pub(crate) joins: bool,
-    /// Whether it is to join and has not started yet; its medium may have been damaged when the
-    /// device was lost.
+    /// Whether the device is to join, and has not started yet. Its medium may have been damaged when the device was
+    /// lost.
     pub(crate) unproven: bool,
-    /// Whether it has served since it was started to join.
+    /// Whether the device has served since it was started to join.
     pub(crate) served: bool,
-    /// The next hop with which it was started.
+    /// The next hop with which the device was started.
     pub(crate) next: Option<Peer>,
-    /// The contents of its medium.
+    /// The contents of the device's medium.
     pub(crate) image: Image,
-    /// The contents of its medium before its present incarnation.
+    /// The bytes of the medium before the device's present incarnation.
     pub(crate) earlier: Option<Vec<u8>>,
-    /// Whether its operator starts it with `--declare-data-loss`.
+    /// Whether the operator starts the device with `--declare-data-loss`.
     pub(crate) declares: bool,
-    /// Its key file, in worlds with keys.
+    /// The device's key file, in worlds with keys.
     pub(crate) file: KeyFile,
-    /// The file as its process has read it.
+    /// The key file as the device's process has last read it.
     pub(crate) used: KeyFile,
 }
 
 /// Why a device did not start.
 #[derive(Debug)]
 pub(crate) enum StartError {
-    /// The machine died during the start.
+    /// The computer died during the start.
     Died,
     /// The device refuses its medium.
     Refused(String),
@@ -144,7 +142,7 @@ impl DeviceHost {
         formatted(self.node, config, log_uuid)
     }
 
-    /// The medium is gone: the device gets a new one, and its operator will declare the loss.
+    /// The medium is lost. The device gets a new medium, and its operator will declare the loss.
     pub(crate) fn reformat(&mut self, config: &WorldConfig, log_uuid: u128) {
         self.media = self.blank(config, log_uuid);
         self.earlier = None;
@@ -176,7 +174,7 @@ impl DeviceHost {
         config.session_idle = world.session_idle;
         config.sessions_max = world.sessions_max;
         config.session_quiet = world.session_quiet;
-        // There are so few buckets that several keys share one.
+        // There are only two buckets, so several keys share a bucket.
         config.read_buckets = 2;
         config.session_entries_max = world.session_entries_max;
         config.flags = flags;
@@ -211,7 +209,7 @@ impl DeviceHost {
         scan.repair(decision)
     }
 
-    /// The last order of the log on the device's medium, while the machine is off.
+    /// Returns the last order of the log on the device's medium. The device must not run.
     pub(crate) fn end_of_log(&self, world: &WorldConfig) -> Option<u64> {
         let copy = self.media.copy_of(self.media.durable());
         self.log_of(&copy, world).ok().map(|log| log.durable())
@@ -244,16 +242,16 @@ pub(crate) struct ServerHost {
     pub(crate) store: SimStore,
     pub(crate) running: Option<ServerNode<SimStore>>,
     pub(crate) out: Outbox,
-    /// Whether the store is at work, and the packets that report the result have not been sent yet.
+    /// Whether the store is at work. The packets that report its result are not sent yet.
     pub(crate) busy: bool,
     pub(crate) life: u32,
     /// The server is not started before this time.
     pub(crate) down_until: Time,
-    /// Whether it has loaded its records and serves.
+    /// Whether the server has loaded its records and serves.
     pub(crate) is_loaded: bool,
-    /// Its key file, in worlds with keys.
+    /// The server's key file, in worlds with keys.
     pub(crate) file: KeyFile,
-    /// The file as its process has read it.
+    /// The key file as the server's process has last read it.
     pub(crate) used: KeyFile,
 }
 

@@ -1,11 +1,10 @@
 //! Devices that an operator lets join a chain with data (`docs/spec/protocol.md` §5, "Joining").
 //!
-//! Fault model: a spare, a repaired device with a new medium, or a lost device that returns with
-//! its old log is started with `--join`. Later the operator starts the last device of the chain
-//! again with the joiner as its next hop, whether or not the joiner is ready. Until the joiner has
-//! everything, any process may die, the joiner may be lost for good at any step, and the chain may
-//! shrink and take the joiner in at once. The operator never makes a chain of devices that lack
-//! entries, because this would be a declared loss.
+//! Fault model: a spare, a repaired device with a new medium, or a lost device that returns with its old log is started
+//! with `--join`. Later the operator starts the last device of the chain again with the joiner as its next hop, even if
+//! the joiner is not ready. Until the joiner has all entries, any process may die, the joiner may be lost permanently
+//! at any step, and the chain may shrink in the same step in which it accepts the joiner. The operator never makes a
+//! chain whose devices lack entries, because this would be a declared loss.
 
 use crate::cells::Fault;
 use crate::hosts::{Image, device_id};
@@ -29,7 +28,7 @@ impl World {
             return;
         }
         let node = self.pick(&idle);
-        // The device may have been cut off until now.
+        // The old process of the device may still run, cut off from the network.
         self.kill(node);
         self.isolated.remove(&node);
         if self.below(2) == 0 {
@@ -40,8 +39,7 @@ impl World {
         }
         let device = &mut self.devices[node];
         device.media.set_fuse(None);
-        // The operator who starts the device gives it the key file that the server has, or shall
-        // have.
+        // The operator gives the device the key file that the server has, or will have.
         device.file = self.server.file;
         device.image = Image::Own;
         (device.lost, device.joins, device.gone) = (false, true, false);
@@ -61,15 +59,14 @@ impl World {
         self.devices[node].image = Image::Own;
     }
 
-    /// The medium of a device that is to join was damaged when the device was lost: gives it
-    /// another medium.
+    /// Gives a device that is to join another medium, because its medium was damaged when the device was lost.
     pub(crate) fn give_new_medium(&mut self, node: usize) {
         self.happened("devices that cannot join with what they have");
         self.new_medium(node);
         self.start_later(node, MILLISECOND);
     }
 
-    /// Whether the device was started to join, and the server does not have it as a member.
+    /// Whether the device was started to join, and is not a member of the server's chain yet.
     pub(crate) fn is_to_join(&self, node: usize) -> bool {
         let server = self.server.running.as_ref();
         let chain = server.and_then(|running| running.machine().chain());
@@ -106,7 +103,8 @@ impl World {
         self.start_later(tail, WIRED_AFTER);
     }
 
-    /// The device that is to join, or joins at this moment, is lost for good, and the operator wires the chain as it was.
+    /// The device that is to join, or is joining now, is lost permanently. The operator wires the chain as it was
+    /// before.
     pub(crate) fn lose_joiner(&mut self) {
         let joining = self.order.last().copied();
         let joining = joining.filter(|&node| self.is_to_join(node));
@@ -119,14 +117,14 @@ impl World {
         }
     }
 
-    /// Whether one of these nodes has all entries that were acknowledged and not applied, by the
-    /// server's record.
+    /// Whether one of these devices has all entries that were acknowledged and are not applied, as far as the server's
+    /// record says so.
     pub(crate) fn has_everything(&self, nodes: &[usize]) -> bool {
         let Some(server) = self.server.running.as_ref().map(|it| it.machine()) else {
             return false;
         };
         if !Without::rules(self.config.without).hold(Rule::Synced) {
-            // If the server does not hold an operator back, the operator does not ask.
+            // If the server's rule about this is switched off, the operator does not check either.
             return true;
         }
         let members = server.chain().map_or(&[][..], |chain| &chain.members);
@@ -134,7 +132,8 @@ impl World {
             let durable = self.devices[node].running.as_ref();
             let durable = durable.map_or(0, |running| running.log().durable());
             let has = durable.max(server.watermark());
-            // If the end of the device's log is missing, the other devices have to send it again first.
+            // If the end of the device's log was damaged, the device lacks entries until other devices have sent them
+            // again.
             let damaged = matches!(self.devices[node].image, Image::Damaged { end } if has < end);
             let mut members = members
                 .iter()

@@ -1,5 +1,5 @@
-//! Worlds whose devices have leases (`docs/spec/protocol.md` §14): the conditions for leases, and
-//! the worlds that test the tests.
+//! Worlds whose devices have leases (`docs/spec/protocol.md` §14): the settings under which a world can have leases,
+//! and worlds in which a rule about leases is switched off.
 
 use crate::config::{WorldConfig, one_of};
 use crate::without::Place;
@@ -12,7 +12,7 @@ use pmnet_proto::time::{MILLISECOND, Nanos, SECOND};
 const PARTS: i64 = 1_000_000;
 
 impl WorldConfig {
-    /// Returns this world with leases, and with a chain that can go on without one of its devices.
+    /// Returns this world with leases, and with a chain that can continue without one of its devices.
     #[must_use]
     pub fn with_leases(self, random: &mut Random) -> WorldConfig {
         let lease = one_of(random, &[20, 60, 200]) * MILLISECOND;
@@ -35,8 +35,8 @@ impl WorldConfig {
             clock_rates: PARTS / i64::try_from(DRIFT).expect("small"),
             lose_devices: self.lose_devices.max(1),
             zombies: true,
-            // A device that is down for long because of a wrong image is declared stopped, and the
-            // remaining device may have a wrong image, too.
+            // A device with a wrong image is down for long, and is declared stopped. Then the remaining device must not
+            // also get a wrong image.
             exchanges: 0,
             ..self
         }
@@ -65,8 +65,8 @@ impl WorldConfig {
             place,
             Place::Waited | Place::Machine(Rule::LeaseCoversReads)
         ) {
-            // Clients send READs all the time, so that a device is asked at every moment of its
-            // lease; other faults are rare.
+            // Clients send READs all the time, so that a device is asked at every moment of its lease. Other faults are
+            // rare.
             let asked = WorldConfig {
                 clients: chain.clients.max(3),
                 calls: 400,
@@ -92,8 +92,8 @@ impl WorldConfig {
         if place != Place::Drift {
             return chain.of_lease(20 * MILLISECOND);
         }
-        // The lease is longer, so that a client asks between the word and the deadline of a slow
-        // clock.
+        // The lease is longer, so that clients ask while a device is already declared stopped but its deadline by a
+        // slow clock is not reached.
         WorldConfig {
             clock_rates: PARTS / 2,
             ..chain.of_lease(100 * MILLISECOND)

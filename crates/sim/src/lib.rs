@@ -1,9 +1,8 @@
-//! Deterministic simulator: the production client, device and server in a virtual world.
+//! Deterministic simulator: the production code of client, device and server in a simulated world.
 //!
-//! Each world runs on one thread. The same seed gives the same run on every machine. Nothing in
-//! here is a model of pmnet: clients, devices, logs and the server are the production code. Only
-//! their surroundings are simulated: network, media, store, clocks, processes, operators. May not:
-//! read a clock, draw randomness that does not come from the seed.
+//! Each world runs on one thread. The same seed gives the same run on every computer. Clients, devices, logs and the
+//! server are the production code, and not a model of it. Only their environment is simulated: network, media, store,
+//! clocks, processes, operators. The crate must not read a clock, or draw randomness that does not come from the seed.
 
 mod accidents;
 mod aim;

@@ -16,7 +16,7 @@ use pmnet_sim::cells::{Cell, Fault, Hits, Moment};
 use pmnet_sim::{Plan, Summary, Without, campaign, run_with_trace};
 use serde_json::json;
 
-/// Maximum number of failing seeds that are shown; further ones are counted.
+/// Maximum number of failing seeds that are shown; further seeds are only counted.
 const SHOWN_MAX: usize = 10;
 /// Maximum number of violations that are shown of one seed.
 const VIOLATIONS_MAX: usize = 5;
@@ -98,11 +98,12 @@ fn main() -> ExitCode {
         Ok(command) => command,
         Err(code) => return code,
     };
-    // The roles warn about every fault that the simulator makes, hundreds of times in each seed.
+    // Only errors are logged: devices and server warn about every fault of the simulator, hundreds of times in each
+    // seed.
     finish("pmnet-sim", command.log_json, "error", || seeds(&command))
 }
 
-/// Runs the seeds; false on any violation.
+/// Runs the seeds. Returns false if there was a violation.
 fn seeds(command: &SimCommand) -> anyhow::Result<bool> {
     let mut plan = Plan {
         only: command.only,
@@ -163,7 +164,7 @@ fn run(plan: &Plan, from: u64, count: u64, command: &SimCommand, stop: &AtomicBo
     summary
 }
 
-/// Every seed must be clean.
+/// Runs the seeds, of which none may have a violation.
 fn check(command: &SimCommand, plan: &Plan, stop: &AtomicBool) -> anyhow::Result<bool> {
     let (from, count) = command
         .seed
@@ -206,7 +207,7 @@ fn check(command: &SimCommand, plan: &Plan, stop: &AtomicBool) -> anyhow::Result
     Ok(summary.failing == 0 && same)
 }
 
-/// Reads the file that `--note` wrote: the seed in which each rule was noticed.
+/// Reads the file that `--note` wrote: for each rule, the seed in which its absence was found.
 fn known(path: Option<&Path>) -> anyhow::Result<BTreeMap<String, u64>> {
     let Some(path) = path else {
         return Ok(BTreeMap::new());
@@ -221,7 +222,7 @@ fn known(path: Option<&Path>) -> anyhow::Result<BTreeMap<String, u64>> {
     all.with_context(|| format!("{} is no list of rules and seeds", path.display()))
 }
 
-/// Checks that each rule is noticed: a violation must be found while it is switched off.
+/// Checks for each rule that its absence is found: while the rule is switched off, some seed must have a violation.
 fn notice(
     command: &SimCommand,
     mut plan: Plan,
@@ -238,7 +239,7 @@ fn notice(
             (command.from, command.seeds.unwrap_or(without.seeds)),
             |seed| (seed, 1),
         );
-        // A machine without a rule may panic. That is a violation, and need not be printed.
+        // A machine without a rule may panic. The panic counts as a violation, and its message is not printed.
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(|_| {}));
         let first = known.get(without.name);

@@ -1,12 +1,11 @@
-//! A medium that forgets.
+//! A simulated medium that loses stores in a crash.
 //!
-//! Fault model: stores are visible at once and durable only when a completed persist covered them.
-//! A persist takes time. When the machine dies, each 8-byte word of a line that was stored and not
-//! persisted has its old or its new content, at random. When only the process dies, a `Dram` medium
-//! keeps everything that was stored. A fuse makes the machine die in the middle of its n-th
-//! persist; this also interrupts recovery. Lines can be damaged while the machine is off, and whole
-//! images can be copied and put back. A lying medium says that a persist is complete and does
-//! nothing: no test may pass with it.
+//! Fault model: stores are visible at once, and durable only when a completed persist has covered them. A persist takes
+//! time. When the computer dies, each 8-byte word of a line that was stored and not persisted has its old or its new
+//! content, at random. When only the process dies, a `Dram` medium keeps all stores. A fuse makes the computer die in
+//! the middle of its n-th persist, also during recovery. Lines can be damaged while the computer is off, and whole
+//! images can be copied and put back. A lying medium reports a persist as complete without doing it; with such a
+//! medium, checks must fail.
 
 use pmnet_log::{Media, MediaError};
 use pmnet_proto::Random;
@@ -20,9 +19,9 @@ const WORD: usize = 8;
 /// The effect of a crash on stores that were not persisted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Each unpersisted line survives or not; a persist takes time.
+    /// Each unpersisted line survives by chance, and a persist takes time.
     Forgetful,
-    /// All lines survive; a persist is immediate.
+    /// All lines survive, and a persist is complete at once.
     Dram,
 }
 
@@ -30,8 +29,7 @@ pub enum Kind {
 struct State {
     durable: Vec<u8>,
     in_flight: Option<Vec<(Range<usize>, Vec<u8>)>>,
-    /// Number of persists until the machine dies, and the generator that then decides about the
-    /// lines.
+    /// Number of persists until the computer dies, and the generator that then decides which words survive.
     fuse: Option<(u32, Random)>,
     blown: bool,
     lies: bool,
@@ -122,12 +120,12 @@ impl Handle {
         lock(&self.state).lies = lies;
     }
 
-    /// The medium, as a starting process opens it.
+    /// Opens the medium, as a starting process does.
     #[must_use]
     pub fn open(&self) -> SimMedia {
         let mut state = lock(&self.state);
         state.blown = false;
-        // A process that ended by itself may have left a persist under way.
+        // The previous process may have ended while a persist was under way.
         state.in_flight = None;
         SimMedia {
             image: state.durable.clone(),
@@ -135,13 +133,13 @@ impl Handle {
         }
     }
 
-    /// The machine will die in the middle of its `persists`-th persist from now (0: in the next
-    /// persist). `None`: it will not die of a fuse.
+    /// Makes the computer die in the middle of a persist, after `persists` further persists. `None`: the computer will
+    /// not die of a fuse.
     pub fn set_fuse(&self, fuse: Option<(u32, Random)>) {
         lock(&self.state).fuse = fuse;
     }
 
-    /// Whether the machine has died of its fuse since the medium was opened.
+    /// Whether the fuse has killed the computer since the medium was opened.
     #[must_use]
     pub fn is_blown(&self) -> bool {
         lock(&self.state).blown
@@ -175,7 +173,7 @@ impl Handle {
 }
 
 impl SimMedia {
-    /// The NIC's stores into this range have left every cache.
+    /// Makes the NIC's stores into this range durable, because they have left every cache.
     pub fn drain(&self, range: Range<usize>) {
         lock(&self.handle.state).durable[range.clone()].copy_from_slice(&self.image[range]);
     }

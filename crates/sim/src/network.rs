@@ -1,11 +1,11 @@
 //! The network of the world.
 //!
-//! Fault model: packets are lost, duplicated, reordered, delayed for long, damaged by flipped
-//! bits, and cut off in one direction for a while, each independently. An attacker who does not know
-//! the tokens injects packets: foreign traffic, well-formed packets of every kind with guessed
-//! contents, and packets seen on the wire before: unchanged but much later, or changed under another
-//! token or an older epoch. The attacker never changes a packet under its right token (without keys nothing
-//! protects against anybody on the path; `--keyed` has an adversary of its own), and never has the operator's flags (`--declare-data-loss`).
+//! Fault model: packets are lost, duplicated, reordered, delayed for long, damaged by flipped bits, and cut off in one
+//! direction for a while, each independently. An attacker who does not know the tokens injects foreign traffic, and
+//! well-formed packets of every kind with guessed contents. The attacker also injects packets that were on the wire
+//! before: much later, or with another token or an older epoch. Without keys, pmnet does not protect against an
+//! attacker on the path, so this attacker never changes a packet and keeps its right token. He also never uses the
+//! operator's flags (`--declare-data-loss`). Worlds with `--keyed` have another adversary.
 
 use crate::cells::Fault;
 use crate::hosts::{CLUSTER, NEXT, device_id};
@@ -19,7 +19,7 @@ use pmnet_wire::{Flags, Header, Kind, Life, Packet, raw};
 /// Maximum number of packets that the injector remembers.
 const MEMORY_MAX: usize = 256;
 const MEMORY_MAX_U64: u64 = 256;
-/// One packet in N is remembered.
+/// One in this number of packets is remembered.
 const MEMORY_EVERY: u64 = 7;
 
 /// A packet on the wire: receiver, sender, bytes.
@@ -82,7 +82,7 @@ impl World {
         }
     }
 
-    /// A device cut off from all other machines still has its clients.
+    /// Whether a device at one end is cut off. Such a device can still exchange packets with clients.
     fn is_isolated(&self, from: Peer, to: Peer) -> bool {
         self.isolated.iter().any(|&node| {
             let machine = |peer| (0..=self.config.devices).any(|n| address(n) == peer);
@@ -99,7 +99,7 @@ impl World {
         if self.memory.len() < MEMORY_MAX {
             self.memory.push(seen);
         } else {
-            // A new packet replaces one of any age, so that some packets stay for long.
+            // A new packet replaces a random packet, so that some packets are remembered for long.
             let at = usize::try_from(self.below(MEMORY_MAX_U64)).expect("small");
             self.memory[at] = seen;
         }
@@ -118,7 +118,7 @@ impl World {
         }
     }
 
-    /// A datagram of another protocol.
+    /// Returns a datagram of another protocol.
     fn foreign(&mut self) -> Option<Seen> {
         let (to, from) = (self.any_node(), self.any_node());
         let length = usize::try_from(self.below(200)).expect("small");
@@ -128,7 +128,7 @@ impl World {
         Some((address(to), address(from), bytes))
     }
 
-    /// A well-formed packet of any kind with guessed fields.
+    /// Returns a well-formed packet of any kind with guessed fields.
     fn guessed(&mut self) -> Option<Seen> {
         let (to, from) = (self.any_node(), self.any_node());
         let kinds = u64::try_from(Kind::ALL.len()).expect("few kinds");
@@ -154,8 +154,8 @@ impl World {
             ..Header::new(kind)
         };
         let payload = match kind {
-            // Before the chain exists, the first device that asks becomes its member: without keys it cannot
-            // distinguish such an attack from a start.
+            // Before the chain exists, the first device that asks becomes its member. Without keys the server cannot
+            // distinguish this attack from the start of a device.
             Kind::Recover if self.server.store.is_fresh() => return None,
             Kind::Recover => write_path(&[Member {
                 device: header.device,
@@ -168,8 +168,7 @@ impl World {
                 } else {
                     Member::SHRINK | Member::DECLARE_LOSS
                 },
-                // A statement of the operator names an epoch that the attacker does not know,
-                // however long the world lasts.
+                // An operator's statement names an epoch. The attacker never guesses an epoch that the world reaches.
                 word_epoch: u32::MAX - u32::try_from(self.below(100)).expect("small"),
                 served: u32::try_from(self.below(5)).expect("small"),
                 size: pmnet_wire::FragmentSize::MAX,
@@ -186,7 +185,7 @@ impl World {
         Some((address(to), address(from), bytes))
     }
 
-    /// A packet that was on the wire before, unchanged or changed.
+    /// Returns a packet that was on the wire before, unchanged or changed.
     fn seen_before(&mut self) -> Option<Seen> {
         if self.memory.is_empty() {
             return None;
@@ -202,8 +201,8 @@ impl World {
             return self.without_a_key(to, from, &packet);
         }
         if header.kind == Kind::Recover && self.server.store.is_fresh() {
-            // Before the first session, a RECOVER of a device that is gone for good makes the
-            // head wait for it until someone starts the head again.
+            // Before the first session, after a RECOVER of a lost device the head waits for this device until an
+            // operator starts the head again.
             return None;
         }
         if self.below(2) == 0 {
@@ -226,15 +225,15 @@ impl World {
         Some((to, from, changed))
     }
 
-    /// Returns a packet that was seen before, as an adversary without a key sends it again: to
-    /// another receiver, under another sender's address, or changed. Its tag stays the old one.
+    /// Returns a packet that was seen before, as an adversary without a key sends it again: to another receiver, under
+    /// another sender's address, or changed. The packet's tag stays unchanged.
     fn without_a_key(&mut self, to: Peer, from: Peer, packet: &Packet<'_>) -> Option<Seen> {
         let mut header = packet.header;
         let mut payload = packet.payload.to_vec();
         if self.server.store.is_fresh() && matches!(header.kind, Kind::Recover | Kind::Open) {
-            // Before the first session, an OPEN that is redirected to another device begins the
-            // chain there, and a RECOVER of a lost device makes the head wait: the chain is too
-            // short or does not form, and nothing is lost (docs/spec/keys.md §6).
+            // Before the first session, the adversary can make a chain too short by redirecting an OPEN to another
+            // device, or prevent its forming by repeating a RECOVER of a lost device. No data is lost by this
+            // (docs/spec/keys.md §6), so he does not do it.
             return None;
         }
         let (to, from) = match self.below(3) {
@@ -265,8 +264,8 @@ impl World {
         Some((to, from, bytes))
     }
 
-    /// Returns a packet that a thief makes from one that was seen before, with the cluster key that
-    /// all processes have forgotten: the next entry for the server, in the name of the tail.
+    /// Returns a packet that a thief makes from a packet that was seen before. The thief has the cluster key that all
+    /// processes have forgotten. The packet is the next entry for the server, sealed as if the tail had sent it.
     fn with_the_old_key(&mut self, packet: &Packet<'_>) -> Option<Seen> {
         let mut header = packet.header;
         let chain = self.server.running.as_ref()?.machine().chain()?;
@@ -292,7 +291,7 @@ impl World {
         Some((address(self.config.devices), address(node), bytes))
     }
 
-    /// Notes the session under which an id is sent, for the checkers.
+    /// Notes for the checkers the session under which an id is sent.
     pub(crate) fn note_session(&mut self, bytes: &[u8]) {
         let server = self.server.running.as_ref();
         let chain = server.and_then(|running| running.machine().chain());
@@ -310,7 +309,7 @@ impl World {
                 shard: 0,
                 token: *token,
             });
-            // A packet that the thief sealed with the forgotten key was sent by no device.
+            // No device has sent a packet that is sealed with the forgotten key, so the packet is the thief's.
             let accepted = if forgotten {
                 &[NEXT][..]
             } else {

@@ -1,12 +1,12 @@
-//! The maximum packet lengths of the paths (`docs/spec/protocol.md` §7).
+//! The packet lengths that the paths carry (`docs/spec/protocol.md` §7).
 //!
-//! Fault model: in some worlds the paths between the machines, and the paths of single clients,
-//! carry only packets that are shorter than the largest packet of pmnet. The paths are short from
-//! the beginning, or all paths between machines shrink at one moment while clients are at work.
-//! Each process then notices it within a second, when its system reports it. A packet that is
-//! longer than its path arrives as IP fragments. In a world in which no path shrinks, such a packet
-//! is a violation. In the other worlds it is a violation once the world has come to rest, except
-//! for messages of sessions: these were cut before, and clients make no new ones then.
+//! Fault model: in some worlds the paths between devices and server, and the paths of single clients, carry only
+//! packets that are shorter than the largest packet of pmnet. They do so from the beginning, or all paths between
+//! devices and server begin to do so at one moment while clients are at work. Then each process notices the change
+//! within a second, by a report of its system. A packet that is longer than its path carries arrives as IP fragments.
+//! In a world in which no path changes, such a packet is a violation. In the other worlds it is a violation only in the
+//! idle and closing phases. Messages of sessions are excepted even then, because they were cut into fragments before
+//! the change.
 
 use crate::config::WorldConfig;
 use crate::world::{Event, Phase, World, address, shown};
@@ -16,23 +16,23 @@ use pmnet_wire::{FragmentSize, Packet};
 
 /// Fragment sizes from which a world draws.
 const SIZES: [u64; 4] = [1144, 1160, 1280, 1328];
-/// In such a world each client has one of N fragment sizes, by its number.
+/// Number of fragment sizes of clients. A client's number determines which of them it has.
 const OF_CLIENTS: usize = 4;
-/// Minimum for the largest payloads and replies of such a world, in bytes.
+/// Minimum for the largest payload and the largest reply of such a world, in bytes.
 const BYTES: usize = 4_000;
-/// Longest time until a process notices that its paths have shrunk.
+/// Longest time until a process notices that its paths carry less.
 const NOTICED_MAX: Nanos = SECOND;
 /// Latest time at which paths shrink, counted from the beginning.
 const SHRINK_MAX: Nanos = 100 * MILLISECOND;
 
-/// Largest fragments that the paths of a world carry.
+/// The sizes of the largest fragments that the paths of a world carry.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Paths {
     /// The fragment size between devices and server.
     machines: FragmentSize,
     /// The fragment sizes of the clients.
     clients: [FragmentSize; OF_CLIENTS],
-    /// The fragment size between devices and server after the shrinking, if the paths shrink.
+    /// The later fragment size between devices and server; `None`: it does not change.
     shrinks_to: Option<FragmentSize>,
 }
 
@@ -49,7 +49,7 @@ impl Paths {
         }
     }
 
-    /// The fragment size of this node in a world with `devices` devices.
+    /// Returns the fragment size of this node's paths in a world with `devices` devices.
     pub(crate) fn of(&self, node: usize, devices: usize) -> FragmentSize {
         if node <= devices {
             self.machines
@@ -85,7 +85,7 @@ impl WorldConfig {
 }
 
 impl World {
-    /// Plans the moment at which paths shrink, if they do.
+    /// Plans the moment at which the paths begin to carry less, if they do.
     pub(crate) fn plan_paths(&mut self) {
         if self.config.paths.shrinks_to.is_some() {
             let after = self.below(SHRINK_MAX);
@@ -108,15 +108,15 @@ impl World {
         }
     }
 
-    /// Largest fragments of a node's paths, once it knows that these have shrunk.
+    /// Returns the size of the largest fragments of a node's paths, once the node has noticed that its paths carry
+    /// less.
     pub(crate) fn path_of(&self, node: usize) -> Option<FragmentSize> {
         let at = self.noticed.get(node)?;
         let own = self.config.paths.of(node, self.config.devices);
         (self.now >= *at).then_some(own)
     }
 
-    /// Checks a packet that is longer than its path carries: reports a violation unless it was to
-    /// be expected.
+    /// Checks a packet that is longer than its path carries: reports a violation, unless such a packet is allowed.
     pub(crate) fn look_at_length(&mut self, from: Peer, to: Peer, bytes: &[u8]) {
         let devices = self.config.devices;
         let of = |peer| {
@@ -130,18 +130,17 @@ impl World {
             return;
         }
         let Ok(packet) = Packet::parse(bytes) else {
-            // The packet is damaged: a device takes it for foreign traffic and passes it on.
+            // The packet is damaged, so a device passes it on like foreign traffic.
             return;
         };
         self.happened("IP fragments");
         if self.config.keyed {
-            // An adversary can redirect answers to another address, on paths for which they were
-            // not cut.
+            // An adversary can redirect answers to another address. The path to it may carry less than the path for
+            // which the answers were cut.
             return;
         }
         let at_rest = matches!(self.phase, Phase::Idle { .. } | Phase::Closing { .. });
-        // A call is sent on after its caller gave up, and its messages keep the fragments into
-        // which they were cut.
+        // A message is still sent after its caller has given up, in the fragments into which it was cut.
         let may_be_cut_before = packet.header.session != 0;
         if self.noticed.is_empty() || at_rest && !may_be_cut_before {
             self.violation(format!(
@@ -152,7 +151,7 @@ impl World {
         }
     }
 
-    /// Checks at the end that all processes know that paths have shrunk.
+    /// Checks at the end that all processes use the smaller size.
     pub(crate) fn look_at_sizes(&mut self) {
         if self.noticed.is_empty() {
             return;

@@ -1,9 +1,8 @@
-//! A client's direct reads (`docs/spec/reads.md`): the client asks the head how fresh the store
-//! must be, and then reads from the store itself or a replica, as a front does.
+//! A client's direct reads (`docs/spec/reads.md`): like a front, the client asks the head how fresh the store must be,
+//! and then reads from the store itself or from a replica.
 //!
-//! Fault model: the client's connection leads to the last store of which it heard, even if this is
-//! an old master; the answer may be lost. If an answer cannot be used, the client reads by an
-//! ordinary bypass.
+//! Fault model: the client's connection leads to the last store that a barrier named, even if this is an old master.
+//! The store's answer may be lost. If an answer cannot be used, the client reads by an ordinary bypass.
 
 use crate::check::Result as Seen;
 use crate::client::ClientHost;
@@ -14,12 +13,12 @@ use pmnet_proto::Time;
 use pmnet_proto::client::{CallId, Event, ReadAnswer, SessionHandle};
 use pmnet_proto::time::MILLISECOND;
 
-/// Maximum time of an answer on the client's own connection.
+/// Longest time until an answer on the client's own connection.
 const STORE_MAX: u64 = 4 * MILLISECOND;
-/// One answer of the store in N is lost.
+/// One in this number of answers of the store is lost.
 const LOST_EVERY: u64 = 16;
 
-/// The hash of a key, as every client of a world computes it: two keys share each hash.
+/// Returns the hash of a key, as every client of a world computes it. Each hash belongs to two keys.
 pub(crate) fn hash(key: u8) -> u64 {
     u64::from(key / 2) + 1
 }
@@ -34,20 +33,20 @@ pub(crate) struct Reading {
     before: Before,
 }
 
-/// A question to a store before the head has answered.
+/// The state of a question to a store that does not wait for the head's answer.
 #[derive(Debug)]
 enum Before {
     Nothing,
-    /// The store is asked at this time.
+    /// The store will be asked at this time.
     Due(Time, Ahead),
     /// The store has answered.
     Read(Fresh, Ahead),
 }
 
-/// The store that is asked before the head has answered.
+/// The store that is asked without waiting for the head's answer.
 #[derive(Clone, Copy, Debug)]
 enum Ahead {
-    /// The master; with the last known epoch and version of the head's index.
+    /// The master. The numbers are the last known epoch and version of the head's index.
     Master((u32, u64)),
     /// A replica.
     Replica,
@@ -55,29 +54,29 @@ enum Ahead {
 
 #[derive(Debug)]
 enum Stage {
-    /// The head was asked.
+    /// The head was asked, and has not answered yet.
     Head(CallId),
-    /// At `at` the store is asked; it must be in `epoch` and have applied `need`. Before that, a
-    /// replica is asked, unless `replicas` is 0; the replica must have applied `replicas`.
+    /// The store is asked at the time `at`. Its record must name `epoch`, and it must have applied `need`. If
+    /// `replicas` is not 0, a replica is asked first, which must have applied `replicas`.
     Store {
         at: Time,
         epoch: u32,
         need: u64,
         replicas: u64,
     },
-    /// The read goes as a bypass, as soon as one can be called.
+    /// The read is sent as a bypass, as soon as a bypass can be called.
     Bypass,
 }
 
-/// Whether an answer of a store in this state may be shown.
+/// Whether the answer of a store in this state may be given to the caller.
 fn is_fresh(found: &Fresh, epoch: u32, need: u64, config: &WorldConfig) -> bool {
     let epoch_fits = found.epoch == epoch || Without::breaks(config.without, Place::ReadEpoch);
     let is_fresh = found.applied >= need || Without::breaks(config.without, Place::ReadNeed);
     epoch_fits && is_fresh
 }
 
-/// Whether an answer of a replica in this state may be shown. `need`: the order that the replica
-/// must have applied; 0: no replica may be read.
+/// Whether the answer of a replica in this state may be given to the caller. `need`: the order that the replica must
+/// have applied; 0: no replica may be read.
 fn is_fresh_replica(found: &Fresh, epoch: u32, need: u64, config: &WorldConfig) -> bool {
     let is_fresh = found.applied >= need || Without::breaks(config.without, Place::ReplicaNeed);
     need > 0 && found.epoch == epoch && is_fresh
@@ -91,13 +90,13 @@ pub(crate) struct Mark {
 }
 
 impl ClientHost {
-    /// Whether all calls of the session are answered, and no unknown outcome is newer than its last
-    /// answered bypass.
+    /// Whether all calls of the session are answered, and no call since the last answered bypass has an unknown
+    /// outcome.
     fn is_clean(&self) -> bool {
         !self.doubtful && self.calls.is_empty()
     }
 
-    /// Begins a read of this key; returns false if it must go as a bypass.
+    /// Begins a direct read of this key. Returns false if the read must be sent as a bypass.
     pub(crate) fn begin_read(
         &mut self,
         key: u8,
@@ -166,8 +165,8 @@ impl ClientHost {
                     self.reading = None;
                     return;
                 }
-                // The HIT is of another key with the same hash: the store must have applied that
-                // update, too.
+                // The HIT shows an update of another key with the same hash. The store must have applied this update,
+                // too.
                 _ => Stage::Store {
                     at,
                     epoch: *epoch,
@@ -213,7 +212,7 @@ impl ClientHost {
         };
     }
 
-    /// Continues a read that waits for the store or for a bypass.
+    /// Continues a direct read that waits for the store or for its turn as a bypass.
     pub(crate) fn go_on_reading(&mut self, now: Time, world: Time, config: &WorldConfig) {
         let Some(reading) = &mut self.reading else {
             return;
@@ -297,7 +296,7 @@ impl ClientHost {
         }
     }
 
-    /// The next time at which a read must act by itself.
+    /// Returns the next time at which a direct read must continue.
     pub(crate) fn reading_due(&self, now: Time) -> Option<Time> {
         let reading = self.reading.as_ref()?;
         match (&reading.stage, &reading.before) {

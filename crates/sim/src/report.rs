@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 /// Maximum number of events of a quiet node in a second, without its pings and its expiry timer.
 const IDLE_EVENTS: u64 = 50;
-/// Maximum number of idle phases, of which one must have been silent.
+/// Maximum number of idle phases. One of them must be silent.
 const IDLE_ATTEMPTS: u32 = 8;
 /// Number of events that one ping of a session causes: timer, packet, answer, turns.
 const PING_EVENTS: u64 = 12;
@@ -74,7 +74,7 @@ impl World {
         }
     }
 
-    /// Goes on to the next phase when this one is over.
+    /// Begins the next phase, if the present phase is over.
     pub(crate) fn next_phase(&mut self) {
         match self.phase {
             Phase::Load => {
@@ -137,7 +137,7 @@ impl World {
         self.phase = Phase::Done;
     }
 
-    /// Invariant 8: all logs are empty, at the same order.
+    /// Invariant 8: all logs are empty, and have the same last order.
     fn is_drained(&self) -> bool {
         let Some(running) = &self.server.running else {
             return false;
@@ -159,7 +159,7 @@ impl World {
             })
     }
 
-    /// Number of sessions that the clients believe to have.
+    /// Returns the number of sessions that are open at the clients.
     fn sessions(&self) -> usize {
         self.clients
             .iter()
@@ -179,7 +179,7 @@ impl World {
         self.schedule(IDLE, Event::IdleEnds);
     }
 
-    /// Checks for silence: no machine may send or wake up without need.
+    /// Checks for silence: no process may send packets or wake up without need.
     pub(crate) fn idle_ends(&mut self) {
         let Phase::Idle {
             events,
@@ -197,7 +197,8 @@ impl World {
         let pings = sessions * (SECOND / self.config.ping_every + 1) * PING_EVENTS;
         let bound = seconds * (nodes * (IDLE_EVENTS + 2 * expiry) + pings);
         if happened > bound {
-            // An update whose caller gave up is still sent until it commits: that may take a while.
+            // An update whose caller has given up is still sent until it commits, so the next idle phase is checked
+            // instead.
             if attempt < IDLE_ATTEMPTS {
                 self.idle_begins(attempt + 1);
                 return;
@@ -216,7 +217,7 @@ impl World {
         }
     }
 
-    /// Nobody has used the chain for a while, and still each device knows the epoch that holds.
+    /// Checks that each device of an idle chain knows the present epoch.
     fn look_at_epochs(&mut self) {
         let server = self.server.running.as_ref();
         let held = server.and_then(|server| server.machine().chain().map(|chain| chain.epoch));

@@ -1,16 +1,14 @@
 //! Keys that change while all processes run (`docs/spec/keys.md` §7, `docs/operate/keys.md`).
 //!
-//! An operator replaces the key files of all processes, sends SIGHUP to each process at a different
-//! moment, waits until all have confirmed that they read their file, and begins the next step.
-//! Fronts get their new keys in the third step. The fourth step begins when no session has an old
-//! key any more, or after a timeout. Meanwhile the adversary repeats packets that were sealed under
-//! any key. When all processes have forgotten the old key, a thief gets it.
+//! In each step an operator replaces the key files of all processes, sends SIGHUP to each process at a different
+//! moment, and waits until all have confirmed that they have read their files. In the third step, fronts get their new
+//! keys. The fourth step begins when no session has an old key any more, or after a timeout. Meanwhile the adversary
+//! repeats packets that were sealed with any key. When all processes have forgotten the old key, a thief gets it.
 //!
-//! Fault model: a process dies and starts again with the present file; all other faults of the
-//! world happen; the operator does the last step before fronts have their keys, or does not tell
-//! one process, and corrects the mistake later. In quiet worlds no other fault happens, and then no
-//! call may fail. In some worlds a front is refused by name and goes on as before: its later
-//! packets must have no effect.
+//! Fault model: a process dies and starts again with its present file, and all other faults of the world happen. In
+//! some worlds the operator makes a mistake and corrects it later: he takes the last step before fronts have their
+//! keys, or does not tell one process. In quiet worlds no other fault happens, and no call may fail. In some worlds a
+//! front is put on the list of refused fronts, and still sends: its later packets must have no effect.
 
 use crate::client::ClientHost;
 use crate::config::WorldConfig;
@@ -24,14 +22,14 @@ use pmnet_proto::{Random, Time};
 
 /// Latest time at which a rollover begins.
 const BEGINS_MAX: Nanos = 8 * MILLISECOND;
-/// Interval at which the operator looks whether a step is complete.
+/// Interval at which the operator checks whether a step is complete.
 const LOOK: Nanos = MILLISECOND;
-/// Maximum number of times that the operator looks whether old sessions are over, in a world in
-/// which calls may fail.
+/// Maximum number of times that the operator checks whether old sessions have ended, in a world in which calls may
+/// fail.
 const LOOKS_MAX: u32 = 200;
 /// Longest time until a mistake is corrected.
 const MENDED_MAX: Nanos = 300 * MILLISECOND;
-/// Number of calls that each client makes in each step, so that no step is without load.
+/// Number of calls that each client makes in each step, so that there is load in each step.
 const CALLS: u32 = 10;
 /// Clients make fewer calls if payloads may be longer than this.
 const PAYLOAD_MAX: usize = 50_000;
@@ -40,16 +38,15 @@ const REFUSED_CALLS: u32 = 5;
 /// Duration of a step in worlds in which a rule is missed only if the steps take long.
 const LONG: Nanos = 400 * MILLISECOND;
 
-/// The way in which keys change in a world.
+/// Whether keys change in a world, and how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rollover {
     /// Keys do not change.
     #[default]
     Never,
-    /// The operator keeps to the documented order; all faults of the world happen.
+    /// The operator follows the documented order. All faults of the world happen.
     Orderly,
-    /// The operator keeps to the documented order; the only fault is that single processes are
-    /// started again.
+    /// The operator follows the documented order. The only fault is that single processes are started again.
     Quiet,
     /// The operator makes a mistake, and corrects it later.
     Wrong,
@@ -60,14 +57,14 @@ pub enum Rollover {
 /// The contents of a key file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum KeyFile {
-    /// The old key only.
+    /// Only the old key.
     #[default]
     Old,
-    /// The old key for sending; the new key is accepted, too.
+    /// The old key for sending. The new key is also accepted.
     Accepts,
-    /// The new key for sending; the old key is accepted, too.
+    /// The new key for sending. The old key is also accepted.
     Sends,
-    /// The new key only.
+    /// Only the new key.
     New,
     /// The old key, and a line that refuses the front of the first client.
     Refuses,
@@ -101,7 +98,7 @@ impl KeyFile {
     }
 }
 
-/// The key of the front on this node.
+/// Returns the key of the front on this node.
 pub(crate) fn front_key(node: usize, cluster: &ClusterKey) -> FrontKey {
     let id = cluster.front_id(&node.to_be_bytes());
     cluster.front(id).expect("an id of this cluster")
@@ -118,7 +115,7 @@ pub(crate) enum Step {
     Told { node: usize },
     /// A front gets its new key.
     Front { at: usize },
-    /// The operator looks whether the step is complete.
+    /// The operator checks whether the step is complete.
     Look,
     /// The operator corrects the mistake.
     Mend,
@@ -138,13 +135,13 @@ pub(crate) struct Rolling {
     /// Number of stages that have begun.
     begun: usize,
     looks: u32,
-    /// The process that the operator does not tell.
+    /// The process to which the operator sends no SIGHUP.
     untold: Option<usize>,
-    /// Whether the file of the untold process is replaced nevertheless.
+    /// Whether the key file of this process is replaced nevertheless.
     has_file: bool,
     spread: Nanos,
     over: bool,
-    /// From this time on all processes refuse the front of the first client.
+    /// Time from which on all processes refuse the front of the first client.
     refused_at: Option<Time>,
 }
 
@@ -163,8 +160,8 @@ impl WorldConfig {
 
     /// Returns this world with this kind of key change.
     pub(crate) fn with_rollover(self, rollover: Rollover) -> WorldConfig {
-        // The load continues until keys have changed; a world whose accidents follow each other
-        // without pause would therefore never end.
+        // The load phase continues until the keys have changed. In a world whose accidents follow each other without a
+        // pause, this would never happen.
         let accident_every = match self.accident_every {
             0 => 0,
             every => every.max(3 * MILLISECOND),
@@ -184,15 +181,14 @@ impl WorldConfig {
         }
     }
 
-    /// Returns this world without other faults; no call may fail in it.
+    /// Returns this world without other faults, so that no call may fail.
     fn quiet(self) -> WorldConfig {
         WorldConfig {
             aim: None,
             session_idle: 5 * SECOND,
             session_quiet: Nanos::MAX,
             sessions_max: 65_536,
-            // A bypass of many fragments may take a second, and up to thirty of them wait for one
-            // another.
+            // A bypass of many fragments may take a second, and up to thirty bypasses wait for each other.
             deadline: 60 * SECOND,
             loss: self.loss.min(10),
             long_delay: 0,
@@ -223,7 +219,7 @@ impl WorldConfig {
         }
     }
 
-    /// Returns a world in which the absence of this rule about keys is noticed.
+    /// Returns this world with settings under which the absence of this rule about keys is found.
     pub(crate) fn lacking_of_keys(self, place: Place) -> WorldConfig {
         let keyed = self.with_keys();
         match place {
@@ -277,8 +273,7 @@ impl World {
         self.schedule(after, Event::Rollover(Step::Begin));
     }
 
-    /// Plans the steps of an operator who does the last step too early, or does not tell one
-    /// process.
+    /// Plans the steps of an operator who takes the last step too early, or sends one process no SIGHUP.
     fn plan_mistake(&mut self, [accepts, sends, new]: [Stage; 3]) -> Vec<Stage> {
         if self.below(2) == 0 {
             return vec![accepts, sends, new, Stage::Fronts];
@@ -290,8 +285,7 @@ impl World {
         vec![accepts, sends, Stage::Fronts, new]
     }
 
-    /// Whether the operator does not wait for the end of a step, because the rule about it is
-    /// switched off.
+    /// Whether the operator does not wait for the end of a step, because the rule that demands this is switched off.
     fn hurries(&self) -> bool {
         self.config.without.is_some_and(|without| {
             matches!(
@@ -301,7 +295,7 @@ impl World {
         })
     }
 
-    /// Whether the keys have changed for the last time.
+    /// Whether all key changes are over.
     pub(crate) fn has_rolled(&self) -> bool {
         self.rolling.over
     }
@@ -368,7 +362,7 @@ impl World {
         }
         let rules = Without::rules(self.config.without);
         if self.rolling.begun == 1 && !rules.hold(Rule::SealAnew) {
-            // Packets that are stored now are sent when the old key is forgotten.
+            // Entries that are stored now will be sent only after the old key is forgotten.
             let server = self.config.devices;
             self.kill(server);
             self.server.down_until = Time(u64::MAX);
@@ -379,7 +373,7 @@ impl World {
         self.schedule(LOOK, Event::Rollover(Step::Look));
     }
 
-    /// Clients go on making calls, so that no step is without a load.
+    /// Lets clients make further calls, so that there is load in each step.
     fn let_call_more(&mut self) {
         let calls = match self.config.payload_max {
             ..=PAYLOAD_MAX => CALLS,
@@ -400,7 +394,7 @@ impl World {
                 self.start_later(node, MILLISECOND);
                 self.happened("devices that began again in a rollover");
             }
-            // The answer that the store is about to give would be lost with the server.
+            // While the store is at work, the server is not restarted, because the store's answer would be lost.
             2 if !self.server.busy => {
                 self.kill(server);
                 self.start_later(server, MILLISECOND);
@@ -423,14 +417,14 @@ impl World {
             self.rekey_earlier(keys);
         } else {
             if self.isolated.contains(&node) && !self.devices[node].lost {
-                // The process is cut off at present.
+                // The process cannot be reached now, so the operator tries again later.
                 self.schedule(LOOK, Event::Rollover(Step::Told { node }));
                 return;
             }
             let now = self.clocks[node].local(self.now);
             let keys = self.devices[node].file.keys(&self.config);
             let device = &mut self.devices[node];
-            // A device that was given up cannot be reached before the end of all faults.
+            // A device that was given up can be reached only when all faults have ended.
             let reached = self.calm || !device.lost;
             let Some(running) = device.running.as_mut().filter(|_| reached) else {
                 return;
@@ -471,7 +465,7 @@ impl World {
         self.rolling.untold != Some(node)
     }
 
-    /// Whether no living client has a session with an old key. Marks without an operation under way end.
+    /// Whether no living client has a session with an old key. Marks without an operation under way are ended.
     fn old_sessions_are_over(&mut self) -> bool {
         let mut over = true;
         for at in 0..self.clients.len() {
@@ -580,7 +574,7 @@ impl World {
 }
 
 impl ClientHost {
-    /// The client's front gets a key that is derived from this cluster key.
+    /// Gives the client's front a key that is derived from this cluster key.
     pub(crate) fn rekey(&mut self, now: Time, cluster: ClusterKey) {
         self.cluster = cluster;
         if self.alive {
@@ -588,8 +582,8 @@ impl ClientHost {
         }
     }
 
-    /// Whether the front has this key, and no session with another one. Closes a mark under which
-    /// no operation is under way.
+    /// Whether the front has a key of this cluster key, and no session with another key. Ends the front's mark, if no
+    /// operation is under way under it.
     fn leaves_old_key(&mut self, cluster: &ClusterKey, deadline: Time) -> bool {
         if !self.alive {
             return true;

@@ -1,18 +1,16 @@
-//! A separate world: clients whose messages a NIC acknowledges by itself, into slots
+//! A separate world, in which a NIC acknowledges clients' messages by itself, and puts them into slots
 //! (`docs/spec/verbs.md`).
 //!
-//! The device, its log, its slots and the server are the production code. The NIC and the clients
-//! are simulated. A client of this world is a queue of updates, which are sent again until they are
-//! acknowledged.
+//! The device, its log, its slots and the server are the production code. The NIC and the clients are simulated. A
+//! client of this world only sends a sequence of updates, each until it is acknowledged.
 //!
-//! Fault model: a message is received line by line, interleaved with those of other connections.
-//! Completions come in any order. Connections are cut at any time: in the middle of a message, or
-//! between its acknowledgement and the client. A client dies in the middle of a message while its
-//! connection stays open; the client comes back after the device has closed the connection.
-//! Sometimes no slot is posted (RNR). The machine loses power at any time, also in the middle of a
-//! recovery. Any words that were neither persisted nor read back by the client are lost. In some
-//! worlds only the process dies. Packets between device and server are late, and the server is away
-//! until the log is full. In one world of three, device, server and clients have keys.
+//! Fault model: a message is received line by line, interleaved with messages of other connections. Completions come in
+//! any order. Connections are cut at any time: in the middle of a message, or between its acknowledgement and the
+//! client. A client dies in the middle of a message while its connection stays open. The client comes back after the
+//! device has closed the connection. Sometimes no slot is posted (RNR). The computer loses power at any time, also in
+//! the middle of a recovery. Words that were neither persisted nor read back by the client may be lost. In some worlds
+//! only the process dies. Packets between device and server are late, and the server is down until the log is full. In
+//! one world of three, device, server and clients have keys.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -37,11 +35,11 @@ const CLIENTS: usize = 3;
 const UPDATES: u64 = 60;
 /// Number of steps with faults.
 const STEPS: u32 = 4000;
-/// Number of steps of an outage of the server.
+/// Length of an outage of the server, in steps.
 const OUTAGE: u32 = 1500;
 /// Maximum number of packets between device and server; further packets are lost.
 const NETWORK_MAX: usize = 256;
-/// Number of steps without faults, in which all work must end.
+/// Number of steps without faults within which all work must be done.
 const HEAL_STEPS: u32 = 20_000;
 const LINE: usize = 64;
 const SLOTS: SlotParameters = SlotParameters {
@@ -56,23 +54,23 @@ const IDENTITY: Identity = Identity {
     shard: 0,
 };
 
-/// Longest time for which the oldest slot may be open while later ones are complete.
+/// Longest time for which the oldest slot may be open while later slots are complete.
 const DEADLINE: Nanos = 300 * MILLISECOND;
 
-/// A rule that can be broken, to see that the checks notice it.
+/// A rule that can be broken, to test whether the checks find this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// Messages are taken in the order of their completions, not of their slots.
+    /// Messages are taken in the order of their completions, and not of their slots.
     CqOrder,
     /// An open slot is skipped.
     FirstHole,
-    /// The NIC's own acknowledgement counts without the read that must follow it.
+    /// The NIC's own acknowledgement counts, without a READ after it.
     DrainRead,
     /// A new connection begins with the update after the first unacknowledged one.
     ResendFirst,
     /// The slots are not read after a crash.
     Recovery,
-    /// Slots are taken in any order.
+    /// The NIC uses posted slots in any order.
     SrqOrder,
     /// A client that has died in the middle of a message is not disconnected.
     HeadDeadline,
@@ -102,18 +100,17 @@ pub struct Seen {
     pub overtaken: u64,
     /// Number of messages that found no slot.
     pub not_ready: u64,
-    /// Number of slots with an error in place of a message.
+    /// Number of slots with an error instead of a message.
     pub holes: u64,
     /// Number of turns in which an update waited in its slot because the log was full.
     pub waits: u64,
     /// Number of connections that were cut.
     pub cuts: u64,
-    /// Number of clients that were disconnected because one of them had died in the middle of a
-    /// message.
+    /// Number of clients that were disconnected because one of these clients had died in the middle of a message.
     pub cut_off: u64,
     /// Number of power losses and deaths of the process.
     pub crashes: u64,
-    /// Number of updates that a recovery found in slots alone.
+    /// Number of updates that a recovery found only in slots, and not in the log.
     pub recovered: u64,
     /// Number of updates that were sent on more than one connection.
     pub resent: u64,
@@ -146,8 +143,8 @@ impl Seen {
 struct Client {
     session: Option<u64>,
     connected: bool,
-    /// Number of the connection: the client's number plus a multiple of the number of clients. The
-    /// multiple rises with each new connection of any client.
+    /// Number of the connection: the client's number plus a multiple of the number of clients. The multiple is higher
+    /// for each later connection of any client.
     connection: u32,
     /// Whether the client has died in the middle of a message.
     dead: bool,
@@ -186,15 +183,14 @@ struct World {
     server: ServerNode<SimStore>,
     server_out: Outbox,
     store: SimStore,
-    /// Packets between device and server, in order; the flag tells whether the packet goes to the
-    /// server.
+    /// Packets between device and server, in order. True: the packet is sent to the server.
     network: VecDeque<(bool, Vec<u8>)>,
-    /// Number of steps for which the server stays away.
+    /// Number of steps for which the server is still down.
     outage: u32,
-    /// Number of steps in which another crash is likely, after a recovery that has found updates.
+    /// Number of steps for which another crash is likely, because a recovery has just found updates.
     aimed: u32,
     clients: [Client; CLIENTS],
-    /// All connection numbers are lower than this.
+    /// A number higher than the numbers of all connections so far.
     connections: u32,
     posted: VecDeque<Posting>,
     completions: Vec<(Posting, u32, Outcome)>,
@@ -230,7 +226,7 @@ const SERVER: u8 = 2;
 const NOBODY: u8 = 3;
 const FIRST_CLIENT: u8 = 100;
 
-/// The address of the client with this number, or of the client that has this connection.
+/// Returns the address of the client with this number, or of the client with this connection.
 fn client_address(connection: u32) -> Peer {
     let client = connection % number(CLIENTS);
     address(FIRST_CLIENT + u8::try_from(client).expect("few clients"))
@@ -240,14 +236,14 @@ fn number(client: usize) -> u32 {
     u32::try_from(client).expect("few clients")
 }
 
-/// The id of an update, which the store lists.
+/// Returns the id of an update, which the store appends to its list.
 fn id(client: usize, seq: u64) -> u64 {
     u64::from(number(client)) * 1000 + seq
 }
 
 const CLUSTER: ClusterKey = ClusterKey::new(*b"a key of cluster");
 
-/// The key of each client.
+/// Returns the key of the clients' front.
 fn front() -> FrontKey {
     let id = CLUSTER.front_id(b"web");
     CLUSTER.front(id).expect("an id of this cluster")
@@ -263,7 +259,7 @@ fn datagram(header: &Header, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A client's packet, with its token or with a MAC.
+/// Returns a client's packet, with the session's token or with a MAC.
 fn by(client: usize, keyed: bool, header: &Header, payload: &[u8]) -> Vec<u8> {
     let header = Header {
         tag: token(client),
@@ -281,7 +277,7 @@ fn by(client: usize, keyed: bool, header: &Header, payload: &[u8]) -> Vec<u8> {
 
 impl World {
     fn new(seed: u64, broken: Option<Broken>) -> World {
-        // In one world of four the process dies while the machine stays up.
+        // In one world of four only the process dies, and not the computer.
         let kind = match seed % 4 {
             0 => MediaKind::Dram,
             _ => MediaKind::Forgetful,
@@ -451,7 +447,7 @@ impl World {
         self.clients[client].taking = Some((posting, bytes, 0));
     }
 
-    /// The NIC receives another line of a message.
+    /// The NIC receives the next line of a message.
     fn write(&mut self, client: usize) {
         let drain = !self.is(Broken::DrainRead);
         let Life::Serving(_, slots) = &mut self.life else {
@@ -482,7 +478,7 @@ impl World {
         }
     }
 
-    /// The client reads a byte after the messages that the NIC has acknowledged.
+    /// The client's READ after its messages completes, so the messages are durable and acknowledged.
     fn read_back(&mut self, client: usize) {
         if self.is(Broken::DrainRead) {
             return;
@@ -491,7 +487,7 @@ impl World {
             for (_, posting, bytes) in &self.clients[client].placed {
                 let place = posting.place.start..posting.place.start + bytes.len();
                 let medium = slots.queue().media_mut();
-                // The slot may hold another message already; then the log has this one.
+                // If the slot was posted again, it may hold another message. Then this message is already in the log.
                 if medium.bytes()[place.clone()] == *bytes {
                     medium.drain(place);
                 }
@@ -583,7 +579,7 @@ impl World {
         let node = DeviceNode::new(config, log, Random::new(self.lives), self.now);
         let mut medium = self.slots.open();
         if self.is(Broken::Recovery) {
-            // The broken rule: slots are erased before anyone has read them.
+            // The broken rule: the slots are erased before they were read.
             medium.store(SLOTS.place(0).start, &vec![0; SLOTS_BYTES]);
         }
         let scan = SlotScan::open(medium, Some(IDENTITY)).map_err(|e| e.to_string())?;
@@ -735,7 +731,7 @@ impl World {
         }
     }
 
-    /// The machine loses power, or the process dies.
+    /// The computer loses power, or only the process dies.
     fn crash(&mut self) {
         let (node, slots) = match std::mem::replace(&mut self.life, Life::Down) {
             Life::Down => return,
@@ -756,7 +752,7 @@ impl World {
         self.network.retain(|(to_server, _)| *to_server);
     }
 
-    /// Every client has all acknowledgements, and the server has applied all that is in the log.
+    /// Whether every client has all acknowledgements, and the server has applied all entries of the log.
     fn is_quiet(&mut self) -> bool {
         let Life::Serving(node, slots) = &mut self.life else {
             return false;
@@ -809,7 +805,7 @@ impl World {
 mod tests {
     use super::*;
 
-    /// A world with keys, in which the process dies and its memory stays.
+    /// Seed of a world with keys, in which only the process dies, and the memory stays.
     const KEYED: u64 = 4;
 
     /// Returns a world in which the first client has a session and is connected, and slots are posted.

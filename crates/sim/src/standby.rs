@@ -1,14 +1,13 @@
-//! Several servers of one shard, of which one serves (`docs/spec/protocol.md` §14): a standby
-//! server begins while the earlier server still runs.
+//! Several servers of one shard, of which only one should serve (`docs/spec/protocol.md` §14): a standby server begins
+//! to serve while the earlier server still runs.
 //!
-//! Fault model: the standby server wrongly takes the serving server for dead, because the serving
-//! server stood still or was cut off from the lease store. Then both servers run. For a while the
-//! devices still send to the earlier server. Then the devices are wired to the later server, and
-//! the earlier server goes on with the packets that it has received. Only the store decides which
-//! of the two servers may write. Redis may refuse all writes when the later server begins, and
-//! accept them from the earlier one afterwards. In some worlds the earlier server sleeps while the
-//! later one serves, and wakes up when no request is under way. Packets that were sent to it are
-//! waiting, and a device that starts again with its old command line asks the earlier server first.
+//! Fault model: the standby server wrongly counts the serving server as dead, because that server was suspended or cut
+//! off from the lease store. Then both servers run. For a while the devices still send to the earlier server. Then the
+//! devices are wired to the later server, and the earlier server still processes the packets that it has received. Only
+//! the store decides which of the two servers may write. Redis may refuse all writes when the later server begins, and
+//! accept writes of the earlier server afterwards. In some worlds the earlier server is suspended while the later
+//! server serves, and continues when no request is under way. Packets to the earlier server have waited meanwhile, and
+//! a device that starts again with its old command line first asks the earlier server.
 
 use crate::store::{SimStore, TOOK_OVER};
 use crate::world::{Event, World, address};
@@ -19,12 +18,12 @@ use pmnet_server::ServerNode;
 
 /// Longest time until the devices are wired to the later server.
 const WIRED_AFTER: Nanos = 20 * MILLISECOND;
-/// Longest time until the earlier server continues its work.
+/// Longest time until the earlier server runs its next turn.
 const TURN_MAX: Nanos = 500 * MICROSECOND;
 
-/// Longest time for which an earlier server sleeps.
+/// Longest time for which an earlier server is suspended.
 const SLEEPS_MAX: Nanos = 200 * MILLISECOND;
-/// Maximum number of packets that wait for a sleeping server.
+/// Maximum number of packets that wait for a suspended server.
 const INBOX_MAX: usize = 64;
 
 /// An event that concerns two servers.
@@ -34,21 +33,21 @@ pub(crate) enum Step {
     Turn,
     /// The devices are wired to the later server.
     Wired,
-    /// The earlier server wakes up.
+    /// The earlier server is no longer suspended.
     Wakes,
 }
 
-/// A server from which another one has taken over.
+/// A server from which another server has taken over.
 pub(crate) struct Earlier {
     running: ServerNode<SimStore>,
-    /// Whether the devices send to it.
+    /// Whether the devices still send to this server.
     pub(crate) wired: bool,
-    /// Packets that arrived while the server sleeps; `None`: it is awake.
+    /// Packets that have arrived while the server is suspended; `None`: it is not suspended.
     inbox: Option<Vec<(Peer, Vec<u8>)>>,
 }
 
 impl World {
-    /// A standby server begins beside the serving one.
+    /// A standby server begins while the serving server still runs.
     pub(crate) fn take_over(&mut self) {
         let node = self.config.devices;
         if self.earlier.is_some() || !self.server.is_loaded {
@@ -77,7 +76,7 @@ impl World {
         }
     }
 
-    /// Gives changed keys to the earlier server, too.
+    /// Also gives changed keys to the earlier server.
     pub(crate) fn rekey_earlier(&mut self, keys: ClusterKeys) {
         if let Some(earlier) = &mut self.earlier {
             earlier.running.machine_mut().rekey(keys);
@@ -96,8 +95,7 @@ impl World {
         }
     }
 
-    /// Returns whether the earlier server took this packet, which it does while the devices send to
-    /// it.
+    /// Gives a packet to the earlier server, if the devices still send to this server. Returns whether they do.
     pub(crate) fn earlier_receives(&mut self, from: Peer, bytes: &[u8]) -> bool {
         let now = self.clocks[self.config.devices].local(self.now);
         let Some(earlier) = self.earlier.as_mut().filter(|earlier| earlier.wired) else {
@@ -119,8 +117,7 @@ impl World {
         true
     }
 
-    /// The earlier server continues with its old state. A device is started again at this moment
-    /// and asks it.
+    /// The earlier server continues with its old state. At this moment a device is started again, and asks this server.
     fn earlier_wakes(&mut self) {
         let Some(earlier) = &mut self.earlier else {
             return;
@@ -173,7 +170,7 @@ impl World {
         }
     }
 
-    /// The earlier server ends by itself. This is right only if the store has refused it.
+    /// The earlier server has stopped by itself. This is right only if the store has refused it.
     fn earlier_ends(&mut self, text: &str) {
         if let Some(earlier) = self.earlier.take() {
             self.take_server_counters(earlier.running.machine());

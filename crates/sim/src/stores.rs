@@ -1,10 +1,10 @@
-//! Actions of operators on the store, and checks that no request is executed that must not be.
+//! Actions of operators on the store, and checks that requests are executed only when they may be.
 //!
-//! Fault model: the operator promotes the store's replica. The server goes on in the same process
-//! or in a new one. Its connections to the old master are closed; if the server waits for replicas,
-//! they may also live on. Clients with their own connections keep them, and the old master serves
-//! them. In other worlds the replica was cut off and lacks data whose durability was reported to
-//! the server. Then the server must stop, and the operator goes back to the old master.
+//! Fault model: the operator promotes the store's replica. The server continues in the same process or in a new
+//! process. Its connections to the old master are closed; if the server waits for replicas, the connections may also
+//! stay open. Clients keep their own connections, and the old master answers on them. In other worlds the replica was
+//! cut off, and lacks data whose durability was reported to the server. Then the server must stop, and the operator
+//! goes back to the old master.
 
 use crate::cells::Fault;
 use crate::store::{Asked, TOOK_OVER};
@@ -18,19 +18,19 @@ use pmnet_wire::packet::Bypass;
 /// Longest time of a packet from one hop to the next.
 const WAY_MAX: Nanos = 310 * MILLISECOND;
 
-/// The world's knowledge of a request.
+/// The world's knowledge about a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Asking {
-    /// Whether it arrived again after its last execution failed.
+    /// Whether the request has arrived again since its last execution failed.
     again: bool,
-    /// Time until which its caller waits, as far as the arrived packets told.
+    /// Time until which the caller waits, by the packets that have arrived.
     until: Time,
-    /// Time until which its caller waits.
+    /// Time until which the caller really waits.
     deadline: Option<Time>,
 }
 
 impl World {
-    /// A request arrives at the server.
+    /// Notes that a request arrives at the server.
     pub(crate) fn asked_again(&mut self, id: u64, header: &Header) {
         let now = self.now;
         let asking = self.asked.entry(id).or_default();
@@ -47,9 +47,10 @@ impl World {
         }
     }
 
-    /// The time until which a request may be begun, if this world has such a bound.
+    /// Returns the latest time at which the execution of a request may begin. `None`: this world has no such bound.
     fn begins_until(&self, asking: Asking) -> Option<Time> {
-        // With replays and wrong clocks, only the packets that arrived give a bound.
+        // With wrong clocks there is no bound. With replayed packets, the bound follows only from the packets that
+        // arrived, not from the call's deadline.
         if self.config.clocks {
             return None;
         }
@@ -89,12 +90,11 @@ impl World {
         }
     }
 
-    /// The server process ends by itself. This is right only if the store lacks data.
+    /// The server process has stopped by itself. This is right only if the store lacks data.
     pub(crate) fn server_stopped(&mut self, text: &str) {
         let node = self.config.devices;
         if self.config.standby && text.contains(TOOK_OVER) {
-            // The earlier server had not written anything yet, and has read the records after this
-            // one.
+            // The earlier server had not written anything yet, and has read the records later than this server.
             self.happened("servers refused from which an earlier one took over");
             self.kill(node);
             self.start_later(node, self.config.down_max);
@@ -119,8 +119,8 @@ impl World {
         }
     }
 
-    /// Cuts the store's replica off from its master. Only in worlds in which the server does not
-    /// wait for the replica, or in which data that is shown meanwhile is checked.
+    /// Cuts the store's replica off from its master. This happens only if the server does not wait for the replica, or
+    /// if the world checks data that is shown meanwhile.
     pub(crate) fn cut_replica(&mut self) {
         let waits =
             self.config.wait_replicas && !Without::breaks(self.config.without, Place::ReadDurable);

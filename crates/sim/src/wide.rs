@@ -1,14 +1,13 @@
-//! Faults beyond those of a plain world: old media that come back, wrong images, the loss of all
-//! devices at once, and routes around the head.
+//! Faults beyond those of a plain world: starts with old media, wrong images, the loss of all devices at once, and
+//! wrong routes to the head.
 //!
-//! Fault model: the medium of a device that was given up is found again and started unchanged. An
-//! operator starts a device with a wrong image: an older copy, a blank one, or another device's.
-//! The device must be refused, and then the operator restores the right image. The end of a log is
-//! damaged while its machine is off. This happens only while other devices hold the same entries,
-//! and none of these devices is lost before the damaged one has the entries again. All devices are
-//! lost with their media, and the operator declares the loss. Only updates that were acknowledged
-//! and not applied may be gone, together with all later updates of their sessions. For a while,
-//! packets of clients reach another device, or the server, instead of the head.
+//! Fault model: a device that was given up is started again with its old medium. An operator starts a device with a
+//! wrong image: an older copy, a blank image, or another device's image. The device must be refused, and then the
+//! operator restores the right image. The end of a log is damaged while its computer is off. This happens only while
+//! other devices have the same entries, and none of these devices is lost before the damaged device has the entries
+//! again. All devices are lost with their media, and the operator declares the loss. Then only updates that were
+//! acknowledged and not applied may be lost, together with all later updates of their sessions. For a while, packets of
+//! clients reach another device, or the server, instead of the head.
 
 use crate::cells::Fault;
 use crate::hosts::{Image, device_id};
@@ -43,7 +42,7 @@ impl World {
     pub(crate) fn old_medium_returns(&mut self) {
         let lost: Vec<usize> = (0..self.config.devices)
             .filter(|&n| {
-                // A spare that was never started has no old medium.
+                // A spare that was never started has no log that could come back.
                 let device = &self.devices[n];
                 device.lost && device.running.is_none() && device.life > 0
             })
@@ -83,7 +82,7 @@ impl World {
         self.schedule(after, Event::DetourEnds);
     }
 
-    /// The receiver of a packet while detours are in force.
+    /// Returns the node that really gets a packet, which differs from `to` during a detour.
     pub(crate) fn routed(&self, from: Peer, to: Peer) -> Peer {
         let is_client = (0..=self.config.devices).all(|node| address(node) != from);
         match self.detour {
@@ -119,7 +118,7 @@ impl World {
         }
     }
 
-    /// By chance, gives a device that is about to start a wrong image.
+    /// By chance, gives a wrong image to a device that is about to start.
     pub(crate) fn exchange_image(&mut self, node: usize) {
         let own_image = matches!(self.devices[node].image, Image::Own);
         if !self.chance(self.config.exchanges) || self.devices[node].declares || !own_image {
@@ -154,7 +153,7 @@ impl World {
             _ => return,
         };
         if !self.is_formed() {
-            // Before the chain exists, no process knows which log is the right one.
+            // Before the chain exists, no process knows which log is right.
             return;
         }
         self.happened("wrong images");
@@ -177,16 +176,16 @@ impl World {
                 })
     }
 
-    /// Whether the chain would lose no data without this device.
+    /// Whether other devices have all data, so that the log of this device may be damaged.
     fn may_be_damaged(&self, node: usize) -> bool {
         let others: Vec<usize> = self.order.iter().copied().filter(|&n| n != node).collect();
         self.order.contains(&node) && self.has_everything(&others)
     }
 
-    /// Damages some of the log of a machine that is off. From now on the device counts as lost: if
-    /// it does not refuse the damage itself, the other devices must notice it.
+    /// Damages a part of a log whose computer is off. From now on the device counts as lost. If the device itself does
+    /// not notice the damage, the other devices must.
     fn damage(&mut self, node: usize, media: &Handle) {
-        // A log that cannot be started as it is loses nothing by more damage.
+        // If the log cannot be started even now, its end counts as 0.
         let end = self.devices[node].end_of_log(&self.config).unwrap_or(0);
         self.lost += 1;
         self.happened("media damaged");
@@ -202,8 +201,7 @@ impl World {
         }
     }
 
-    /// A device with a wrong or damaged image was refused, or stopped by the others. Returns `true`
-    /// if this is the case, and the operator knows the remedy.
+    /// Returns whether a device has stopped because of a wrong or damaged image. If so, the operator remedies it.
     pub(crate) fn image_refused(&mut self, node: usize, text: &str) -> bool {
         match std::mem::replace(&mut self.devices[node].image, Image::Own) {
             Image::Wrong { right } => {
@@ -223,7 +221,7 @@ impl World {
                     matches!(self.devices[n].image, Image::Damaged { .. }) && !self.devices[n].lost
                 });
                 match damaged {
-                    // Two histories met, and the operator knows which log was damaged.
+                    // Two logs have different entries at one order, and the operator knows which log was damaged.
                     Some(damaged) if text.contains("two histories met") => {
                         self.happened("damaged media noticed by another device");
                         self.kill(damaged);
@@ -238,7 +236,7 @@ impl World {
         }
     }
 
-    /// The operator gives a device up and goes on with the other devices.
+    /// The operator gives up a device, and continues with the other devices.
     fn give_up(&mut self, node: usize) {
         self.leave_out(node);
         self.reconfigure();

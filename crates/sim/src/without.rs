@@ -1,13 +1,13 @@
-//! Rules that can be switched off, to test the tests: for each of them a violation must be found
+//! Rules that can be switched off, to test the simulator: for each rule a violation must be found
 //! (`docs/spec/protocol.md` §2 and §8).
 //!
-//! A rule that a protocol machine keeps is switched off in this machine ([`Rule`]). A rule that a
-//! store, a medium or a client must keep is broken in the simulated one.
+//! A rule that a protocol machine keeps is switched off in the machine ([`Rule`]). A rule that a store, a medium, a
+//! client or an operator must keep is broken in the simulated one.
 
 use pmnet_proto::rules::{Rule, Rules};
 use std::str::FromStr;
 
-/// The part of the system that keeps a rule.
+/// The rule, and the part of the system that keeps it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In a protocol machine.
@@ -18,27 +18,28 @@ pub enum Place {
     AtomicApply,
     /// In the store: a record that says "begun" comes before the first effect.
     RecordFirst,
-    /// In the store: what was sent on a connection that was given up has no effect after a new load.
+    /// In the store: a command on an abandoned connection has no effect after a new load.
     Fenced,
     /// In the store: of two processes that have read the records, the later one may write.
     OneServer,
-    /// In the store: a process that never owned the records does not read them while it cannot own them.
+    /// In the store: a process that never owned the records does not read them while Redis refuses writes.
     OwnRecords,
-    /// In the store: durable includes its replica, if that is configured.
+    /// In the store: data counts as durable only if the replica has it, if this is configured.
     Replicas,
     /// In the client's caller: its own connection leads to the store that its barrier named.
     StoreNamed,
-    /// In the client's caller: a store is read from only in the epoch that the head named.
+    /// In the client's caller: a direct read counts only if the store's record names the head's epoch.
     ReadEpoch,
-    /// In the client's caller: a store is read from only if it has applied what the head named.
+    /// In the client's caller: a direct read counts only if the store has applied the order that the head named.
     ReadNeed,
-    /// In the client's caller: a replica of the store is read from only if it has applied what the head named.
+    /// In the client's caller: a read from a replica counts only if the replica has applied the order that the head
+    /// named.
     ReplicaNeed,
     /// In the client's caller: only updates that cannot fail are acknowledged early.
     Nilext,
     /// In the log: an entry's checksum covers its payload.
     Checksum,
-    /// In the medium: what was persisted is durable.
+    /// In the medium: data of a completed persist is durable.
     Persist,
     /// In the store: loaded records are durable in its replica, if that is configured.
     ReplicasLoad,
@@ -46,9 +47,10 @@ pub enum Place {
     ReplicasApply,
     /// In the store: an answered request is durable in its replica, if that is configured.
     ReplicasExecute,
-    /// In the client's caller: a store that waits for its replica is not read directly.
+    /// In the client's caller: if the server waits for the store's replica, clients do not read directly from the
+    /// store.
     ReadDurable,
-    /// In the clocks: none is much faster than another one.
+    /// In the clocks: their rates differ by at most the allowed error.
     Drift,
     /// In the controllers: they wait for the margin after a lease has expired.
     Waited,
@@ -59,27 +61,26 @@ pub enum Place {
     Refused,
     /// In the client: the token of a session is never used again.
     Nonce,
-    /// In the operator: no process sends under a new key before all processes accept it.
+    /// By the operator: no process sends with a new key before all processes accept this key.
     RollAccepted,
-    /// In the operator: the old key is removed only when no process sends under it.
+    /// By the operator: the old key is removed only when no process sends with it.
     RollSent,
-    /// In the operator: the old key is removed only when all fronts have their new keys.
+    /// By the operator: the old key is removed only when all fronts have their new keys.
     RollFronts,
-    /// In the operator: the last step removes the old key.
+    /// By the operator: the last step removes the old key.
     Forgotten,
-    /// In the operator: a front whose key was taken away is on the list of those that are refused.
+    /// By the operator: a front whose key is no longer valid is on the list of refused fronts.
     RefusedFronts,
-    /// In the controllers: a device is declared stopped only if another one holds everything and
-    /// has a lease.
+    /// In the controllers: a device is declared stopped only if another device has all entries and a lease.
     Beside,
 }
 
 /// A rule that can be switched off.
 #[derive(Clone, Copy, Debug)]
 pub struct Without {
-    /// Its name on the command line.
+    /// Name of the rule on the command line.
     pub name: &'static str,
-    /// The part that keeps it.
+    /// The part that keeps the rule.
     pub place: Place,
     /// Section and text of the rule in the specification.
     pub says: &'static str,
@@ -546,7 +547,7 @@ impl Without {
         }
     }
 
-    /// Whether `without` is the rule of this place.
+    /// Whether the rule of this place is switched off.
     #[must_use]
     pub fn breaks(without: Option<Without>, place: Place) -> bool {
         without.is_some_and(|without| without.place == place)

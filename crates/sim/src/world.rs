@@ -1,11 +1,10 @@
 //! The world: one thread, one queue of events, and all random draws from one seed.
 //!
-//! A world has four phases: *load* (clients make their calls while faults happen), *settle*
-//! (everything is repaired, logs must drain, a probe must find the service), *idle* (sessions are
-//! open and no client calls: machines must be nearly silent), *closing* (sessions end or
-//! expire, and only the watermark and the chain may be left in the store). The module texts of
-//! `network`, `accidents`, `hosts`, `client`, `media`, `store`, `stores`, `wide`, `fleet`,
-//! `standby`, `rollover` and `clock` describe its faults.
+//! A world has four phases. *Load*: clients make their calls while faults happen. *Settle*: all faults are repaired,
+//! logs must drain, and the calls of a probe must succeed. *Idle*: sessions are open and no client makes calls, so
+//! processes must be nearly silent. *Closing*: sessions end or expire, and only the watermark and the chain may be left
+//! in the store. The faults are described in the modules `network`, `accidents`, `hosts`, `client`, `media`, `store`,
+//! `stores`, `wide`, `fleet`, `standby`, `rollover` and `clock`.
 
 use crate::campaign::Plan;
 use crate::cells::Fault;
@@ -28,21 +27,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// Time in which packets under way arrive, before the idle phase.
+/// Time before the idle phase, in which packets under way arrive.
 pub(crate) const QUIETEN: Nanos = SECOND;
 /// Length of the idle phase.
 pub(crate) const IDLE: Nanos = 2 * SECOND;
-/// The additions of a world to a plain one are drawn from this number and its seed.
+/// This number and the seed of a world give the seed of a second generator, from which everything beyond a plain world
+/// is drawn.
 const WIDE: u64 = 0x5749_4445_0000_0000;
-/// One world in N has a packet store.
+/// One in this number of worlds has a packet store.
 const PACKETS_EVERY: u64 = 4;
-/// One world in N has devices with leases, if its other settings allow them.
+/// One in this number of worlds has devices with leases, if its other settings allow leases.
 const LEASES_EVERY: u64 = 4;
-/// One world in N has a standby server, if its other settings allow it.
+/// One in this number of worlds has a standby server, if its other settings allow this.
 const STANDBY_EVERY: u64 = 4;
-/// One world in N has paths that carry only shorter packets.
+/// One in this number of worlds has paths that carry only shorter packets.
 const PATHS_EVERY: u64 = 4;
-/// One world in N has little space for sessions.
+/// One in this number of worlds has a small session table.
 const CROWDED_EVERY: u64 = 8;
 /// Maximum number of events of one world.
 const EVENTS_MAX: u64 = 4_000_000;
@@ -89,11 +89,11 @@ pub(crate) enum Event {
     PathNoticed {
         node: usize,
     },
-    /// An event of leases.
+    /// An event that concerns leases.
     Fleet(Step),
-    /// An event of two servers.
+    /// An event that concerns two servers.
     Standby(standby::Step),
-    /// An event of a key change.
+    /// An event that concerns a change of keys.
     Rollover(rollover::Step),
     Accident,
     IdleBegins,
@@ -127,11 +127,11 @@ pub struct World {
     next_event: u64,
     pub(crate) devices: Vec<DeviceHost>,
     pub(crate) server: ServerHost,
-    /// The server from which the present one took over, if it still runs.
+    /// The server from which the present server has taken over, if the earlier server still runs.
     pub(crate) earlier: Option<standby::Earlier>,
     /// The clients; the last one is the probe.
     pub(crate) clients: Vec<ClientHost>,
-    /// One clock for each node: devices, server, clients.
+    /// One clock for each node: first the devices, then the server, then the clients.
     pub(crate) clocks: Vec<Clock>,
     pub(crate) turn_at: BTreeMap<usize, Time>,
     pub(crate) cut: BTreeSet<(Peer, Peer)>,
@@ -145,13 +145,13 @@ pub struct World {
     pub(crate) lost: usize,
     /// The devices that the operator wants in the chain, head first.
     pub(crate) order: Vec<usize>,
-    /// A device that was started to join, and is not wired into the chain yet.
+    /// The device that was started to join, and is not wired into the chain yet.
     pub(crate) joiner: Option<usize>,
     /// The highest A that the server has stated.
     pub(crate) watermark: u64,
-    /// For each device, the highest A in a lost packet to it.
+    /// For each device, the highest A in a lost packet to the device.
     pub(crate) reclaim_lost: Vec<u64>,
-    /// The node to which packets of clients go instead of the head.
+    /// The node to which clients' packets to the head are delivered instead; `None`: there is no detour.
     pub(crate) detour: Option<Peer>,
     /// The fault that the next packet suffers.
     pub(crate) struck: Option<Fault>,
@@ -166,25 +166,24 @@ pub struct World {
     pub(crate) fleet: Option<Fleet>,
     /// The change of keys, if there is one.
     pub(crate) rolling: Rolling,
-    /// The time at which each node notices that paths have shrunk; empty while no path has shrunk.
+    /// For each node, the time at which it notices that its paths carry less; empty: no path has changed.
     pub(crate) noticed: Vec<Time>,
     pub(crate) phase: Phase,
     hash: rustc_hash::FxHasher,
-    /// Number of packets delivered and turns taken.
+    /// Number of delivered packets and of turns so far.
     pub(crate) busy: u64,
     pub(crate) report: Report,
     trace: Option<Vec<String>>,
 }
 
-/// Address of node `n`.
+/// Returns the address of a node.
 pub(crate) fn address(node: usize) -> Peer {
     let last = u8::try_from(node + 1).expect("few nodes");
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)), 51_000)
 }
 
 impl World {
-    /// Returns the world of this seed before its first event. With `trace` the world writes a
-    /// trace.
+    /// Returns the world of this seed before its first event. `trace`: the world writes a trace.
     #[must_use]
     pub fn new(seed: u64, plan: &Plan, trace: bool) -> World {
         let mut random = Random::new(seed);
@@ -232,7 +231,7 @@ impl World {
         World::with_config(seed, config, random, trace)
     }
 
-    /// The world of this seed without what [`WorldConfig::wide`] adds.
+    /// Returns the world of this seed without the faults that [`WorldConfig::wide`] adds.
     #[must_use]
     pub fn plain(seed: u64, trace: bool) -> World {
         let mut random = Random::new(seed);
@@ -240,7 +239,7 @@ impl World {
         World::with_config(seed, config, random, trace)
     }
 
-    /// Returns the world of this seed in its form for the first moments of a chain.
+    /// Returns the world of this seed, changed to test the first moments of a chain ([`WorldConfig::forming`]).
     #[must_use]
     pub fn forming(seed: u64, trace: bool) -> World {
         let mut random = Random::new(seed);
@@ -384,16 +383,14 @@ impl World {
         self.live()
     }
 
-    /// Runs the world to its end and checks it; also returns the checked history, for other
-    /// checkers.
+    /// Runs the world to its end and checks it. Also returns the history, for other checkers.
     #[must_use]
     pub fn run_with_history(mut self) -> (Report, History) {
         let report = self.live();
         (report, std::mem::take(&mut self.history))
     }
 
-    /// Runs the world to its end and checks it; writes its trace into `story`, even if the run
-    /// panics.
+    /// Runs the world to its end and checks it. Writes the trace into `story`, even if the run panics.
     #[must_use]
     pub fn run_into(mut self, story: &mut Vec<String>) -> Report {
         let lived = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.live()));
@@ -453,7 +450,7 @@ impl World {
         match event {
             Event::Deliver { to, from, bytes } => self.deliver(to, from, &bytes),
             Event::Turn { node, life } => {
-                // If a turn is planned again, its old event stays in the queue.
+                // If a turn was planned again for another time, its old event is still in the queue, and is ignored.
                 if self.turn_at.get(&node) == Some(&self.now) {
                     self.turn_at.remove(&node);
                     self.busy += 1;
@@ -506,7 +503,7 @@ impl World {
         }
     }
 
-    /// The number of the present process of a node; `None` if it does not run.
+    /// Returns the number of the present process of a node; `None`: no process runs.
     fn life(&self, node: usize) -> Option<u32> {
         let server = self.config.devices;
         if node < server {
@@ -574,7 +571,8 @@ impl World {
 
     fn turn(&mut self, node: usize, life: u32) {
         if self.life(node) != Some(life) {
-            // The turn of the dead process may have delayed its successor.
+            // This turn was planned for the node's previous process. The new process may not have planned a turn, so it
+            // gets one now.
             self.wake(node, 0);
             return;
         }
@@ -604,8 +602,8 @@ impl World {
             device.declares = false;
             device.served = true;
             if matches!(device.image, Image::Wrong { .. }) {
-                // The image that the device was given was not older than the server's record: it is
-                // the device's own now.
+                // The device serves, so its image was not older than the server's record. From now on it counts as the
+                // device's own image.
                 device.image = Image::Own;
             }
         }
@@ -662,8 +660,8 @@ impl World {
         self.server.is_loaded |= running.machine().chain().is_some();
         while running.machine_mut().poll_notice().is_some() {}
         if worked {
-            // The store's effects have happened; the packets that report them are sent when the
-            // store has answered.
+            // The store's effects have already happened. The packets that report them are sent later, when the store's
+            // answer counts as arrived.
             self.server.busy = true;
             let packets = out.iter().map(|(to, bytes)| (to, bytes.to_vec())).collect();
             let after = MICROSECOND + self.below(self.config.store_max);
@@ -689,7 +687,7 @@ impl World {
     }
 }
 
-/// A packet in the form that a trace shows.
+/// Returns a packet as a trace shows it.
 pub(crate) fn shown(bytes: &[u8]) -> String {
     pmnet_wire::Packet::parse(bytes).map_or_else(
         |reject| reject.to_string(),

@@ -1,21 +1,22 @@
-//! For a socket that is bound to all addresses of this machine: remembers the address by which each peer knows it.
+//! Remembers the address by which each peer knows this machine, for a socket that is bound to all addresses.
 //!
-//! Otherwise the answers of such a socket would leave with the address that the routes prefer, and a client that asked
-//! another address would drop them. So a peer gets answers from the address to which it sent last.
+//! A peer gets answers from the address to which it sent last. Otherwise the answers would carry the address that the
+//! routes prefer, and a client that asked another address would drop them.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 
 use pmnet_proto::Peer;
 
-/// Most peers that are remembered. If one more is added, all are forgotten; each is heard again before it is answered.
+/// Maximum number of peers that are remembered. One peer more, and all are forgotten. That is harmless: a packet of a
+/// peer comes before each answer to it.
 const PEERS_MAX: usize = 65_536;
 
-/// Addresses of this machine, by the peers that know it under them.
+/// For each peer, the address of this machine that the peer uses.
 #[derive(Debug, Default)]
 pub(crate) struct KnownAs {
     addresses: HashMap<Peer, IpAddr>,
-    /// The peer that was heard last, because most packets come in bursts.
+    /// The peer that was heard last, with its address. (Most packets come in bursts of one peer.)
     last: Option<(Peer, IpAddr)>,
 }
 
@@ -39,7 +40,7 @@ impl KnownAs {
         self.addresses.insert(from, at);
     }
 
-    /// Returns the address from which this peer must be answered; `None`: no packet of it is known.
+    /// Returns the address from which this peer must be answered. `None`: no packet of this peer is known.
     pub(crate) fn to(&self, peer: Peer) -> Option<IpAddr> {
         match self.last {
             Some((last, at)) if last == peer => Some(at),
@@ -47,7 +48,8 @@ impl KnownAs {
         }
     }
 
-    /// Forgets the address for this peer, because nothing can be sent from it: it was a network's address, or is gone.
+    /// Forgets the address for this peer, because nothing can be sent from that address: it was the address of a
+    /// network, or it has been removed.
     pub(crate) fn forget(&mut self, peer: Peer) {
         self.addresses.remove(&peer);
         self.last = None;

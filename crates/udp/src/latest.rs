@@ -1,12 +1,12 @@
-//! A value that one thread may replace while loops use it, such as keys that are read again.
+//! A value that one thread may replace while loops use it; for example keys, which a process may read again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// A number of replacements that no value ever reaches.
+/// A number of replacements that is never reached.
 const NEVER: u64 = u64::MAX;
 
-/// The side of the thread that replaces the value.
+/// The handle of the thread that replaces the value.
 #[derive(Debug)]
 pub struct Latest<T>(Arc<Shared<T>>);
 
@@ -20,18 +20,18 @@ struct Shared<T> {
     wakers: Mutex<Vec<Weak<mio::Waker>>>,
 }
 
-/// The side of one loop. A check in each turn costs one load from memory. It takes a lock only if the value was
+/// The handle of one loop. The check in each turn is one load from memory; it takes a lock only if the value was
 /// replaced.
 #[derive(Debug)]
 pub struct Latter<T> {
     shared: Arc<Shared<T>>,
     seen: u64,
-    /// While this exists, the loop is woken.
+    /// The waker of the loop, which works as long as this field holds it.
     _waker: Option<Arc<mio::Waker>>,
 }
 
 impl<T: Clone> Latest<T> {
-    /// Returns the replacing side, with the first value.
+    /// Returns the handle for replacing the value, with this first value.
     #[must_use]
     pub fn new(value: T) -> Latest<T> {
         Latest(Arc::new(Shared {
@@ -41,8 +41,8 @@ impl<T: Clone> Latest<T> {
         }))
     }
 
-    /// Replaces the value. Each loop takes the new value before it handles later packets; loops that can be woken take
-    /// it at once.
+    /// Replaces the value. Each loop takes the new value before it processes later packets; a loop that can be woken
+    /// takes it at once.
     pub fn replace(&self, value: T) {
         let mut present = self.0.value.lock().unwrap_or_else(PoisonError::into_inner);
         *present = value;
@@ -50,12 +50,12 @@ impl<T: Clone> Latest<T> {
         drop(present);
         let wakers = self.0.wakers.lock().unwrap_or_else(PoisonError::into_inner);
         for waker in wakers.iter().filter_map(Weak::upgrade) {
-            // If the loop has ended, it needs no waking.
+            // If the loop has ended, nobody needs to be woken.
             let _ = waker.wake();
         }
     }
 
-    /// Returns the current value, and a side for a loop, which reports later values.
+    /// Returns the current value, and a handle for a loop, which gives it later values.
     #[must_use]
     pub fn follow(&self) -> (T, Latter<T>) {
         let value = self.0.value.lock().unwrap_or_else(PoisonError::into_inner);
@@ -69,8 +69,8 @@ impl<T: Clone> Latest<T> {
         (value.clone(), latter)
     }
 
-    /// Returns a side for a loop that may have begun with an earlier value. If it has, the first [`Latter::take`]
-    /// returns the current value.
+    /// Returns a handle for a loop that may have begun with an earlier value. If so, the first [`Latter::take`] returns
+    /// the current value.
     #[must_use]
     pub fn follow_on(&self, is_present: impl FnOnce(&T) -> bool) -> Latter<T> {
         let (present, mut latter) = self.follow();
@@ -97,7 +97,7 @@ impl<T: Clone> Latter<T> {
         wakers.push(Arc::downgrade(&waker));
         drop(wakers);
         if self.shared.replaced.load(Ordering::Acquire) != self.seen {
-            // If the loop has ended, it needs no waking.
+            // If the loop has ended, nobody needs to be woken.
             let _ = waker.wake();
         }
         self._waker = Some(waker);

@@ -1,4 +1,4 @@
-//! Shared state of a device's loop and of the agent that keeps its lease (`docs/spec/protocol.md` §14).
+//! State that a device's loop shares with the agent that keeps the device's lease (`docs/spec/protocol.md` §14).
 //!
 //! The loop reads and writes atomic words, without a lock or a system call. It wakes the agent only if its state has
 //! changed.
@@ -15,22 +15,22 @@ pub struct Standing {
     pub epoch: u32,
     /// The devices of that epoch's chain, head first.
     pub chain: Vec<u32>,
-    /// Whether the device holds everything that a head must hold.
+    /// Whether the device has all entries that a head must have.
     pub whole: bool,
-    /// The epoch in which the device is ready to join; 0: it is not ready.
+    /// The epoch which the device is ready to join; 0: it is not ready.
     pub joins: u32,
-    /// The text about the reason why the device waits, if it waits.
+    /// The reason why the device waits, as a text; `None`: it does not wait.
     pub waits: Option<String>,
 }
 
-/// Words that one run of a loop and the agent share.
+/// The words that the agent shares with one run of a loop.
 #[derive(Debug, Default)]
 pub struct LeaseWords {
     /// The epoch for which a lease is needed; 0: none is needed.
     wanted: AtomicU32,
     /// The epoch of the last granted lease, written before `sent_at`.
     epoch: AtomicU32,
-    /// The time at which that lease was requested, by the loop's clock.
+    /// The time at which that lease was requested, on the loop's clock.
     sent_at: AtomicU64,
     /// Whether the loop must end.
     ends: AtomicBool,
@@ -63,8 +63,8 @@ impl LeaseWords {
         }
     }
 
-    /// Reports a new state of the device. It takes a lock, so call it only for a new state, and before
-    /// [`LeaseWords::want`].
+    /// Reports a new state of the device. This function takes a lock, so call it only if the state is new. Call it
+    /// before [`LeaseWords::want`].
     pub fn say(&self, standing: Standing) {
         *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = standing;
         if let Some(agent) = self.agent.get() {
@@ -80,16 +80,16 @@ impl LeaseWords {
 
     /// Returns the last lease: its epoch, and the time of its request.
     ///
-    /// If the agent writes at this moment, the epoch may already be that of the next lease, while the time is still the
-    /// older one. This makes a deadline too early, never too late.
+    /// If the agent writes at this moment, the epoch may be that of the next lease, and the time still that of the last
+    /// one. The deadline is then too early, but never too late.
     pub fn given(&self) -> (u32, Time) {
         let sent_at = Time(self.sent_at.load(Ordering::Acquire));
         (self.epoch.load(Ordering::Acquire), sent_at)
     }
 
-    /// Notes that a packet came from the next hop. Call it once for a burst.
+    /// Notes that a packet came from the next hop. One call for each burst is enough.
     pub fn hear_next(&self) {
-        // The agent reads the word seldom, so in most cases nothing is written.
+        // The agent clears this word seldom, so in most cases it need not be written.
         if !self.next_spoke.load(Ordering::Relaxed) {
             self.next_spoke.store(true, Ordering::Relaxed);
         }
@@ -105,7 +105,7 @@ impl LeaseWords {
         self.ends.load(Ordering::Acquire)
     }
 
-    /// Makes the calling thread the agent, which is woken when the loop has news.
+    /// Makes the calling thread the agent. The loop wakes the agent when there is something new.
     pub fn attend(&self) {
         let _one = self.agent.set(std::thread::current());
     }
@@ -131,7 +131,7 @@ impl LeaseWords {
     fn wake(&self) {
         let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(waker) = &*waker {
-            // If the loop has ended, it needs no waking.
+            // If the loop has ended, nobody needs to be woken.
             let _ = waker.wake();
         }
     }
@@ -141,7 +141,7 @@ impl LeaseWords {
 mod tests {
     use super::*;
 
-    /// Number of times on the agent's clock that the test uses for each epoch.
+    /// In the test, the times at which the leases of two successive epochs were requested differ by this much.
     const EACH: u64 = 10;
 
     #[test]
@@ -180,7 +180,7 @@ mod tests {
                 }
             });
             words.want(Some(3));
-            // The thread may have parked before it became the agent.
+            // The thread may have parked just before it became the agent, so one wake-up may be too few.
             while !agent.is_finished() {
                 agent.thread().unpark();
                 std::thread::yield_now();

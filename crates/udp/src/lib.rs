@@ -1,9 +1,9 @@
 //! UDP in bursts, waiting and stopping: the code that all socket loops of pmnet share.
 //!
-//! Purpose: one place for socket options, and for the following: sending and receiving whole bursts with few system
-//! calls (segmentation and receive offload, if the kernel has them); adaptive spinning; ending a loop from a signal;
-//! the state that a loop shares with its agent in a fleet; and the choice of a TCP connection that gives way to
-//! another. This crate knows nothing of the protocol.
+//! Purpose: one place for socket options and for the following tasks. It sends and receives whole bursts with few
+//! system calls (with segmentation and receive offload, if the kernel has them). It decides when a loop spins, and ends
+//! a loop on a signal. It has the state that a loop shares with its agent in a fleet, and it chooses the TCP connection
+//! that gives way to another. This crate knows nothing of the protocol.
 
 mod known_as;
 mod latest;

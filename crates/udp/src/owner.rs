@@ -1,10 +1,11 @@
-//! The owner of a port of this machine.
+//! Finds the process that has a port of this machine open.
 
 use std::fs::read_link;
 use std::io::{BufRead, BufReader};
 
-/// Returns a text that names a process with such a port open, for example `process 17 (dig)`. Without the right to read
-/// other users' files, the text states only the known facts. `protocol`: `udp` or `tcp`. `None`: the port is free.
+/// Returns a text that names a process that has this port open, for example `process 17 (dig)`. If this process may not
+/// read the files of that process, the text states only what is known. `protocol` is `udp` or `tcp`. `None`: the port
+/// is free.
 #[must_use]
 pub fn owner_of_port(protocol: &str, port: u16) -> Option<String> {
     owner(|| inodes(protocol, port), process_with)
@@ -22,8 +23,8 @@ fn inodes(protocol: &str, port: u16) -> Vec<String> {
         .collect()
 }
 
-/// Finds an owner: `sockets` returns the inodes at the port at this moment; `process_with` returns a process that has
-/// one of them.
+/// Finds an owner. `sockets` returns the inodes of the sockets that are at the port at this moment; `process_with`
+/// returns the name of a process that has one of them.
 fn owner(
     sockets: impl Fn() -> Vec<String>,
     process_with: impl Fn(&[String]) -> Option<String>,
@@ -33,7 +34,7 @@ fn owner(
         return None;
     }
     process_with(&before).or_else(|| {
-        // The process may have ended during the search.
+        // The process may have ended while it was searched for.
         let now = sockets();
         let stays = before.iter().any(|inode| now.contains(inode));
         stays.then(|| "a process of another user or container".into())
@@ -82,7 +83,7 @@ fn inode(line: &str, port: u16) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// (Found: a process that had just ended was reported as another user's.)
+    /// Regression: a process that had just ended was reported as the process of another user.
     #[test]
     fn a_process_that_ends_while_it_is_looked_for_is_nobody() {
         let nobody = |_: &[String]| None;

@@ -1,7 +1,8 @@
-//! Longest packets that the paths to peers carry (`docs/spec/protocol.md` §7).
+//! The longest packets that the paths to peers carry (`docs/spec/protocol.md` §7).
 //!
-//! The system knows the MTU of the interface and of the route, and the reports of routers on the path (ICMP). It is
-//! asked once in a while, and after each packet that was too long, but not for each packet.
+//! The system knows the MTU of the interface and of the route, and what routers on the path have reported (ICMP).
+//! Asking the system for each packet would cost too much. So it is asked once in a while, and after each packet that
+//! was too long.
 
 use crate::Socket;
 use pmnet_proto::time::{MILLISECOND, Nanos, SECOND};
@@ -11,17 +12,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 /// Time between two questions to the system.
 const LOOK_EVERY: Nanos = SECOND;
-/// Time between two questions while packets are too long.
+/// Time between two questions as long as packets are too long.
 const LOOK_AGAIN: Nanos = 50 * MILLISECOND;
 /// Time between two log messages about packets that are too long.
 const TELL_EVERY: Nanos = 5 * SECOND;
 const MTU_MIN: usize = FragmentSize::MTU_MIN;
 
-/// Returns the length of the longest IP packet that the path to this address carries, as far as the system knows: in
-/// bytes, with the IP header.
+/// Returns the length in bytes, with the IP header, of the longest IP packet that the path to this address carries, as
+/// far as the system knows.
 ///
 /// # Errors
-/// The system has no route, or no socket.
+/// The system has no route to this address, or cannot give a socket.
 pub fn path_mtu(to: Peer) -> io::Result<usize> {
     let ip = to.ip().to_canonical();
     let any: IpAddr = if ip.is_ipv4() {
@@ -32,7 +33,7 @@ pub fn path_mtu(to: Peer) -> io::Result<usize> {
     let socket = UdpSocket::bind((any, 0))?;
     let mut to = to;
     to.set_ip(ip);
-    // A UDP connect sends nothing: it looks the route up.
+    // A UDP connect sends no packet: it only looks up the route.
     socket.connect(to)?;
     let mtu = if ip.is_ipv4() {
         rustix::net::sockopt::ip_mtu(&socket)?
@@ -45,13 +46,14 @@ pub fn path_mtu(to: Peer) -> io::Result<usize> {
 /// The paths of a socket to the peers to which it sends most.
 #[derive(Debug)]
 pub struct Paths {
-    /// Largest size, even if the system reports a larger one.
+    /// The maximum size, even if the system reports a larger one.
     most: FragmentSize,
     size: Option<FragmentSize>,
     peers: Vec<Peer>,
     next_look: Time,
     looked: Time,
-    /// Number of too long packets of the socket at the last question, and time of the last message about them.
+    /// Number of the socket's packets that were too long, at the last question. The next field has this number at the
+    /// last message about such packets, and the time of that message.
     fragmented: u64,
     told: (u64, Option<Time>),
     /// The MTU that was last reported as too small.
@@ -59,7 +61,7 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// Returns an empty set of paths. `most`: the size that the operator has set.
+    /// Returns an empty set of paths. `most` is the maximum size, which the operator has set.
     #[must_use]
     pub const fn new(most: FragmentSize) -> Paths {
         Paths {
@@ -82,7 +84,7 @@ impl Paths {
                 && now.since(self.looked) >= LOOK_AGAIN)
     }
 
-    /// Returns whether the system was asked about this peer the last time.
+    /// Returns whether the last question to the system was also about this peer.
     #[must_use]
     pub fn knows(&self, peer: Peer) -> bool {
         self.peers.contains(&peer)
@@ -96,9 +98,9 @@ impl Paths {
         size.min(self.most)
     }
 
-    /// Asks the system for the paths to these peers, and returns the smallest size of all. Longer packets of this
-    /// socket to them are sent as IP fragments from now on, so packets that were already cut are not lost. `own`: the
-    /// size that the interface for incoming packets carries, with its address.
+    /// Asks the system for the paths to these peers, and returns the smallest size of all paths. From now on this
+    /// socket sends longer packets to these peers as IP fragments. So packets that were already cut to a larger size
+    /// are not lost. `own`: the address of the interface for incoming packets, with the size that it carries.
     pub fn look(
         &mut self,
         now: Time,
@@ -112,7 +114,7 @@ impl Paths {
         self.peers.extend(peers);
         let mut least = (self.most, None);
         let mut limits = Vec::new();
-        // Without a route the size is unknown, and no packet can be sent.
+        // Without a route the size is unknown; but then no packet can be sent at all.
         let asked = self.peers.iter();
         let asked = asked.filter_map(|peer| Some((*peer, path_mtu(*peer).ok()?, true)));
         let own = own.map(|(address, mtu)| (address, mtu, false));
@@ -199,7 +201,7 @@ mod tests {
         let small = FragmentSize::of_mtu(1400, false);
         let size = Paths::new(small).look(Time(0), &mut socket, [peer], None);
         assert_eq!(size, small);
-        // Packets of other peers arrive at another interface.
+        // The packets of other peers arrive at an interface with a smaller size, so this size counts.
         let own = Some((peer, 1400));
         assert_eq!(paths.look(Time(0), &mut socket, [peer], own), small);
     }

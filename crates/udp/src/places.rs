@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// Returns the index of the connection that gives way: the oldest connection of the host with most connections. So a
-/// host cannot displace another host that has fewer. `from`: hosts of the connections, in the order in which they came.
-/// `None`: there is no connection.
+/// Returns the index of the connection that gives way: the oldest connection of the host that has the most connections.
+/// So a host cannot displace another host that has fewer. `from`: the hosts of the connections, in the order in which
+/// the connections were made. `None`: there is no connection.
 pub fn place_to_give_up(from: impl Iterator<Item = IpAddr>) -> Option<usize> {
     let from: Vec<IpAddr> = from.map(network).collect();
     let mut counts: HashMap<IpAddr, usize> = HashMap::new();
@@ -17,8 +17,8 @@ pub fn place_to_give_up(from: impl Iterator<Item = IpAddr>) -> Option<usize> {
         .position(|host| counts.get(host).copied() == most)
 }
 
-/// As [`place_to_give_up`], for a connection of this host. `None`: the host itself has most connections, or there is no
-/// connection.
+/// As [`place_to_give_up`], if the connection gives way to one of this host. `None`: no other host has more connections
+/// than this host.
 pub fn place_for(newcomer: IpAddr, from: impl Iterator<Item = IpAddr>) -> Option<usize> {
     let from: Vec<IpAddr> = from.map(network).collect();
     let at = place_to_give_up(from.iter().copied())?;
@@ -26,7 +26,8 @@ pub fn place_for(newcomer: IpAddr, from: impl Iterator<Item = IpAddr>) -> Option
     (of(network(newcomer)) < of(from[at])).then_some(at)
 }
 
-/// Returns the host or network that counts as one. For an IPv6 address, it ignores the half that one host may choose.
+/// Returns the part of the address that counts as one host. For an IPv6 address, this leaves out the half that a host
+/// can choose freely.
 fn network(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V6(ip) => {

@@ -1,10 +1,10 @@
-//! The pulse of a loop, which shows other threads that the loop lives.
+//! The pulse of a loop, which shows other threads whether the loop still runs.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A word that one loop writes: odd while the loop waits, even while it works, and different in each turn. So a reader
-/// can tell whether the loop lives, and the loop needs no clock.
+/// can tell whether the loop still runs, and the loop needs no clock.
 #[derive(Debug)]
 pub struct Pulse(AtomicU64);
 
@@ -16,13 +16,13 @@ impl Default for Pulse {
 }
 
 impl Pulse {
-    /// Notes that the loop is about to wait in the system, or has ended.
+    /// Notes that the loop is about to wait in the system, or that it has ended.
     #[inline]
     pub fn rests(&self) {
         self.0.store(self.0.load(Relaxed) | 1, Relaxed);
     }
 
-    /// Waits in the system by calling `wait`, and begins a turn.
+    /// Calls `wait`, which waits in the system, and then begins a turn.
     #[inline]
     pub fn rests_for<T>(&self, wait: impl FnOnce() -> T) -> T {
         self.rests();

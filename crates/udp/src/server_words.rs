@@ -1,6 +1,6 @@
-//! Shared state of a server's loop and its agent in a fleet (`docs/spec/protocol.md` §14).
+//! State that a server's loop shares with its agent in a fleet (`docs/spec/protocol.md` §14).
 //!
-//! Neither side waits: the loop reports its state when that is new, and reads one word in each turn.
+//! Neither side waits for the other. The loop reports its state whenever it changes, and reads one word in each turn.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -19,10 +19,10 @@ pub struct OnRecord {
 #[derive(Debug, Default)]
 pub struct ServerWords {
     on_record: Mutex<OnRecord>,
-    /// Epoch that must be followed by another one with the same devices; 0: none.
+    /// The epoch that must end, because another epoch with the same devices must follow it; 0: none.
     ends: AtomicU32,
     over: AtomicBool,
-    /// Whether another server has taken its turn, or may have.
+    /// Whether another server has taken its turn, or may have taken it.
     turn_is_over: AtomicBool,
     agent: OnceLock<Thread>,
     waker: Mutex<Option<Arc<mio::Waker>>>,
@@ -34,7 +34,7 @@ impl ServerWords {
         *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker);
     }
 
-    /// Reports the chain in the store's record. It takes a lock, so call it only for a new chain.
+    /// Reports the chain in the store's record. This function takes a lock, so call it only for a new chain.
     pub fn say(&self, on_record: OnRecord) {
         let mut place = self
             .on_record
@@ -56,20 +56,20 @@ impl ServerWords {
         Some(self.ends.load(Ordering::Acquire)).filter(|&epoch| epoch != 0)
     }
 
-    /// Requests another epoch with the same devices after this one, and wakes the loop.
+    /// Requests that another epoch with the same devices follows this epoch, and wakes the loop.
     pub fn end_epoch(&self, epoch: u32) {
         self.ends.store(epoch, Ordering::Release);
         self.wake_loop();
     }
 
-    /// Notes that another server has taken its turn, or may have: this loop's knowledge of its store is no longer
-    /// valid. The loop is woken, and ends.
+    /// Notes that another server has taken its turn, or may have taken it. What this loop knows of its store is then no
+    /// longer valid, so the loop is woken, and ends.
     pub fn end_turn(&self) {
         self.turn_is_over.store(true, Ordering::Release);
         self.wake_loop();
     }
 
-    /// Returns whether the loop must end because another server has taken its turn, or may have.
+    /// Returns whether the loop must end because another server has taken its turn, or may have taken it.
     pub fn is_turn_over(&self) -> bool {
         self.turn_is_over.load(Ordering::Acquire)
     }
@@ -77,12 +77,12 @@ impl ServerWords {
     fn wake_loop(&self) {
         let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(waker) = &*waker {
-            // If the loop has ended, it needs no waking.
+            // If the loop has ended, nobody needs to be woken.
             let _ = waker.wake();
         }
     }
 
-    /// Makes the calling thread the agent, which is woken when the loop has news.
+    /// Makes the calling thread the agent. The loop wakes the agent when there is something new.
     pub fn attend(&self) {
         let _one = self.agent.set(std::thread::current());
     }
@@ -135,7 +135,7 @@ mod tests {
             });
             words.say(on_record.clone());
             words.finish();
-            // The thread may have parked before it became the agent.
+            // The thread may have parked just before it became the agent, so one wake-up may be too few.
             while !agent.is_finished() {
                 agent.thread().unpark();
                 std::thread::yield_now();

@@ -14,33 +14,35 @@ use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-/// Size of receive and send buffer that is requested from the kernel, in bytes; the kernel may grant less.
+/// Size in bytes that is requested from the kernel for the receive buffer and for the send buffer; the kernel may grant
+/// less.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
-/// Bytes of one receive slot: the largest burst that the kernel may merge.
+/// Size of one receive slot in bytes: the largest burst into which the kernel merges datagrams.
 const SLOT_BYTES: usize = 65_536;
-/// Largest burst sent with one call, in bytes (the limit of a UDP datagram before segmentation).
+/// Largest burst that is sent with one call, in bytes (before segmentation it is one UDP datagram, whose length is
+/// limited).
 const BURST_BYTES_MAX: usize = 60_000;
 
-/// Value of the kernel's interface for the usual number of hops of a datagram, -1.
+/// The value that stands for the usual number of hops in the kernel's interface: -1.
 const HOPS_USUAL: u32 = u32::MAX;
 
-/// Longest wait for a port that is in use, because another program's socket may have it only for a moment.
+/// Longest wait for a port that is in use. (The socket of another program may have it only for a moment.)
 const PORT_WAIT: Duration = Duration::from_secs(10);
 /// Time between two tries of [`Socket::bind_patiently`].
 const PORT_LOOK: Duration = Duration::from_millis(200);
-/// Most tries to get another port if the kernel's choice is a port that devices use.
+/// Maximum number of tries to get another port if the kernel has chosen a port that devices use.
 const DRAWS: usize = 16;
 
 /// Numbers of datagrams that a socket could not send or receive normally.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketCounters {
-    /// Datagrams for which the kernel had no space; the protocol sends them again.
+    /// Datagrams for which the kernel had no space. The protocol sends them again.
     pub send_dropped: u64,
-    /// Errors reported for earlier datagrams (an unreachable next hop, mostly).
+    /// Errors that were reported for earlier datagrams (mostly because the next hop was unreachable).
     pub send_errors: u64,
     /// Datagrams from port 0, which cannot be answered.
     pub from_nowhere: u64,
-    /// Datagrams that were longer than their path carries, and were sent as IP fragments.
+    /// Datagrams that were too long for their path, and were sent as IP fragments.
     pub fragmented: u64,
 }
 
@@ -66,8 +68,8 @@ pub struct Socket {
     metas: Vec<RecvMeta>,
     counters: SocketCounters,
     speaks_for: Option<SpeaksFor>,
-    /// Longest datagram that the path to each of these peers carries, if it is shorter than a datagram may be; and the
-    /// shortest of all.
+    /// For each of these peers, the longest datagram that its path carries, if that is less than the maximum. The next
+    /// field is the smallest of these lengths.
     limits: Vec<(Peer, usize)>,
     limit: usize,
     /// Addresses for answers, if the socket is bound to all addresses of this machine.
@@ -76,7 +78,7 @@ pub struct Socket {
     drained: bool,
 }
 
-/// Source address of answers: which receivers get the real address, and the address for all others.
+/// The source addresses of answers: which receivers see the real address, and the address that all others see.
 #[derive(Clone, Copy, Debug)]
 struct SpeaksFor {
     address: IpAddr,
@@ -86,8 +88,8 @@ struct SpeaksFor {
 }
 
 impl Socket {
-    /// Binds to `address`. For port 0, a free port is chosen that no device uses. With `shared`, several sockets may
-    /// bind to the same port, and the kernel spreads the flows over them.
+    /// Binds a socket to `address`. Port 0 stands for a free port that is not a port of devices. With `shared`, several
+    /// sockets may bind to the same port, and the kernel distributes the flows among them.
     ///
     /// # Errors
     /// The error of the system, with the address in the text.
@@ -99,7 +101,7 @@ impl Socket {
             if address.port() != 0 || !(PORT_FIRST..=PORT_LAST).contains(&drawn) {
                 break;
             }
-            // The socket stays open until the next port is chosen, so that the next one differs.
+            // This socket stays open until the next one is bound, so that the kernel chooses another port.
             socket = bound(address, shared).map_err(explain)?;
         }
         socket.set_nonblocking(true).map_err(explain)?;
@@ -119,8 +121,8 @@ impl Socket {
         })
     }
 
-    /// Binds the socket of a device or a server. If another process has the port, this is logged, and the call waits
-    /// for some seconds: ports that the kernel gives to programs may be ports of devices.
+    /// Binds the socket of a device or a server. If another process has the port, this function logs that and waits for
+    /// some seconds, because the kernel may have given a device's port to a program for a short time.
     ///
     /// # Errors
     /// The system's error, with the address in the text; [`io::ErrorKind::Interrupted`] if `stop` was triggered during
@@ -149,7 +151,8 @@ impl Socket {
     }
 
     /// Notes that a packet from this peer came to this address of this machine. If the socket is bound to all
-    /// addresses, answers carry this address as their source. It is for receivers other than [`Socket::receive`].
+    /// addresses, answers to the peer have this address as their source. The call is needed only for packets that did
+    /// not come through [`Socket::receive`].
     pub fn heard(&mut self, from: Peer, at: IpAddr) {
         if let Some(known_as) = &mut self.known_as {
             known_as.heard(from, at);
@@ -162,11 +165,11 @@ impl Socket {
         self.known_as.is_some()
     }
 
-    /// Makes packets carry `address` as their source, except packets to `except`, and packets for which `is_own`
-    /// returns true. A device in a switch uses it to send to clients from the server's address. IPv4 only.
+    /// Sends packets with `address` as their source, except packets to `except`, and packets for which `is_own` returns
+    /// true. So a device in a switch sends to clients from the server's address. IPv4 only.
     ///
     /// # Errors
-    /// The system refuses: it needs the privilege to administer the network.
+    /// The system refuses, because the process has no privilege to administer the network.
     pub fn speak_for(
         &mut self,
         address: IpAddr,
@@ -192,15 +195,15 @@ impl Socket {
         Ok(())
     }
 
-    /// Sends to this peer from the socket's own address, although [`speak_for`](Socket::speak_for) gave it another.
+    /// Sends to this peer from the socket's own address, even after [`speak_for`](Socket::speak_for).
     pub const fn speak_as_itself_to(&mut self, peer: Option<Peer>) {
         if let Some(other) = &mut self.speaks_for {
             other.before = peer;
         }
     }
 
-    /// Sets how much payload of ours a packet can carry on the paths to these peers. Longer packets are sent to them as
-    /// IP fragments.
+    /// Sets how much payload of ours a packet can carry on the paths to these peers. Longer packets to these peers are
+    /// sent as IP fragments.
     pub fn set_limits(&mut self, paths: impl IntoIterator<Item = (Peer, FragmentSize)>) {
         self.limits.clear();
         let small = paths
@@ -212,7 +215,7 @@ impl Socket {
         self.limit = least.unwrap_or(usize::MAX);
     }
 
-    /// Returns whether a datagram is longer than its path carries.
+    /// Returns whether a datagram is too long for its path.
     fn is_too_long(&self, to: Peer, bytes: usize) -> bool {
         bytes > self.limit
             && self
@@ -235,7 +238,7 @@ impl Socket {
         &self.io
     }
 
-    /// Receive buffer that the kernel granted, in bytes.
+    /// Returns the size of the receive buffer that the kernel granted, in bytes.
     #[must_use]
     pub fn receive_buffer_bytes(&self) -> usize {
         socket2::SockRef::from(&self.io)
@@ -249,8 +252,8 @@ impl Socket {
         self.counters
     }
 
-    /// Returns whether the last [`Socket::receive`] took all waiting datagrams, which is so if it had free slots left.
-    /// Later datagrams make the socket readable anew.
+    /// Returns whether the last [`Socket::receive`] took all waiting datagrams: it had free slots left. If so, later
+    /// datagrams cause a new event.
     #[must_use]
     pub const fn is_drained(&self) -> bool {
         self.drained
@@ -260,7 +263,7 @@ impl Socket {
     /// 0.
     ///
     /// # Errors
-    /// Errors of the socket itself; those of earlier datagrams are counted, not returned.
+    /// Errors of the socket itself. Errors of earlier datagrams are only counted.
     pub fn receive(&mut self, mut deliver: impl FnMut(Peer, &[u8])) -> io::Result<usize> {
         let mut slices: Vec<IoSliceMut<'_>> = self
             .slots
@@ -283,7 +286,7 @@ impl Socket {
             }
             for datagram in slot[..meta.len].chunks(meta.stride.max(1)) {
                 datagrams += 1;
-                // No answer can be sent to port 0; only a forger sends from it.
+                // An answer to port 0 is impossible, and only a forger sends from port 0.
                 if meta.addr.port() == 0 {
                     self.counters.from_nowhere += 1;
                 } else {
@@ -294,7 +297,7 @@ impl Socket {
         Ok(datagrams)
     }
 
-    /// Handles a failed receive: nothing was waiting, or an earlier datagram had an error, which is counted.
+    /// Handles a failed receive: no datagram was waiting, or an earlier datagram had an error, which is counted.
     ///
     /// # Errors
     /// Errors of the socket itself.
@@ -312,9 +315,9 @@ impl Socket {
         }
     }
 
-    /// Sends every packet of the outbox; adjacent packets of one size to one address need one call. Datagrams for which
-    /// the kernel has no space, or that it refuses, are dropped and counted: the protocol sends them again. No received
-    /// packet may end the process that answers it.
+    /// Sends every packet of the outbox. Adjacent packets of one size to one address need one call. If the kernel has
+    /// no space for a datagram, or refuses it, the datagram is dropped and counted, because no received packet may end
+    /// the process that answers it. The protocol sends the datagram again.
     pub fn send(&mut self, out: &Outbox) {
         let segments_max = self.state.max_gso_segments();
         let mut packets = out.places().peekable();
@@ -364,7 +367,8 @@ impl Socket {
         (!itself).then_some(other.address)
     }
 
-    /// Sends one foreign datagram with this number of remaining hops, or a burst of our own datagrams.
+    /// Sends a burst of our own datagrams, or, if `hops` is given, one foreign datagram with this number of remaining
+    /// hops.
     fn transmit(
         &mut self,
         (to, source): (Peer, Option<IpAddr>),
@@ -411,8 +415,8 @@ impl Socket {
         }
     }
 
-    /// Sends a burst of which IP may cut the datagrams into fragments, which the receiver's system reassembles. It is
-    /// slow, and only for messages that were cut into packets before the size of the path was known.
+    /// Sends a burst whose datagrams IP may cut into fragments, which the receiver's system reassembles. This is slow,
+    /// and only for messages that were cut into packets before the size of the path was known.
     fn transmit_fragments(&mut self, transmit: &Transmit<'_>, size: usize, hops: Option<u8>) {
         let to = transmit.destination;
         let prepared = self
@@ -433,7 +437,7 @@ impl Socket {
                 Err(_) => self.counters.send_errors += 1,
             }
         }
-        // If this fails, later packets that are too long are still sent as fragments, and none is lost.
+        // If this fails, later packets that are too long are also sent as fragments, so no packet is lost.
         let _ = self.let_fragment(to, false);
         if hops.is_some() {
             let _ = self.set_hops(to, HOPS_USUAL);
@@ -460,7 +464,7 @@ impl Socket {
         Ok(setsockopt(&self.io, Ipv6DontFrag, &!allowed)?)
     }
 
-    /// Sets the number of hops that later packets to `to` may make.
+    /// Sets the hop limit of later packets to `to`.
     fn set_hops(&self, to: Peer, hops: u32) -> io::Result<()> {
         let socket = socket2::SockRef::from(&self.io);
         match to.ip().to_canonical() {
@@ -470,14 +474,14 @@ impl Socket {
     }
 }
 
-/// Returns a socket that is bound, without further options.
+/// Returns a socket that is bound to this address, before the other options are set.
 fn bound(address: Peer, shared: bool) -> io::Result<socket2::Socket> {
     let domain = Domain::for_address(address);
     let socket = socket2::Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
     if shared {
         socket.set_reuse_port(true)?;
     }
-    // A size above the kernel's limit is not an error: the kernel reduces it.
+    // A size above the kernel's limit is no error: the kernel then takes its limit.
     let _ = socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
     let _ = socket.set_send_buffer_size(SOCKET_BUFFER_BYTES);
     socket.bind(&address.into())?;

@@ -1,24 +1,24 @@
-//! Adaptive spinning: when a loop polls without sleeping, and when it yields the core to others.
+//! Adaptive spinning: when a loop polls without sleeping, and when it yields its core to other threads.
 //!
 //! After activity a loop polls without blocking for a while, since waking a sleeping thread costs more than the packet
 //! for which it waits. Between two polls it yields the core, because the answering peer may need it. If other programs
-//! want the core, too, a yield is expensive: it gives the core away for a whole slice (milliseconds), at each hop. A
-//! thread that has slept gets the core sooner: the scheduler owes it time, and lets it run as soon as it is woken. So a
-//! loop that returns late from a yield *rests*: it blocks for a while instead. If the core is still wanted afterwards,
-//! the next rest is twice as long.
+//! want the core too, a yield is expensive: at each hop it gives the core away for a whole time slice (milliseconds). A
+//! thread that has slept gets the core sooner: it has used less than its share of the time, so the scheduler lets it
+//! run as soon as it is woken. So a loop that returns late from a yield *rests*: it blocks for a while instead. If the
+//! core is still wanted afterwards, the next rest is twice as long.
 
 use crate::Clock;
 use pmnet_proto::Time;
 use pmnet_proto::time::{MICROSECOND, MILLISECOND, Nanos};
 
-/// Time after which a loop that never blocks polls for a stop.
+/// Interval at which a loop that never blocks looks for a stop.
 const LOOK_AROUND: Nanos = 5 * MILLISECOND;
-/// A yield that takes longer than this gave the core to a program with work of its own. Such a program keeps the core
-/// for a slice of 1.4 ms or more, while a pmnet peer has nearly always finished a burst earlier.
+/// If a yield takes longer than this, the core went to a program with work of its own. Such a program keeps the core
+/// for a slice of 1.4 ms or more. A pmnet peer has nearly always finished a burst earlier.
 const WANTED: Nanos = MILLISECOND;
 /// Length of the first rest. It is short, because a single late yield may come from a program that ran once.
 const REST_MIN: Nanos = 4 * MILLISECOND;
-/// Length of the longest rest. Each rest ends with a yield that may cost a slice, which is less than 1 % of this time.
+/// Length of the longest rest. After each rest, one yield may cost a slice, which is less than 1 % of this time.
 const REST_MAX: Nanos = 512 * MILLISECOND;
 
 /// Decides when a loop polls again at once, and when it blocks.
@@ -31,7 +31,8 @@ pub struct Spin {
 }
 
 impl Spin {
-    /// Spins for up to `micros` microseconds after the last activity; 0 never spins.
+    /// Returns a value with which a loop spins for up to `micros` microseconds after the last activity; 0: the loop
+    /// never spins.
     #[must_use]
     pub const fn new(micros: u64) -> Spin {
         Spin {
@@ -48,7 +49,7 @@ impl Spin {
     pub const fn active(&mut self, now: Time) {
         self.last_activity = now;
     }
-    /// Returns whether a loop that does not block should poll now, without waiting.
+    /// Returns whether a loop that does not block should now look for events without waiting.
     pub const fn look_around(&mut self, now: Time) -> bool {
         let due = now.since(self.last_look) >= LOOK_AROUND;
         if due {
@@ -56,13 +57,13 @@ impl Spin {
         }
         due
     }
-    /// Returns whether to poll once more instead of blocking.
+    /// Returns whether the loop should poll once more instead of blocking.
     #[must_use]
     pub fn is_on(&self, now: Time) -> bool {
         now.since(self.last_activity) < self.limit && !self.rest.lasts(now)
     }
-    /// Yields the core to a thread that waits for it. If the yield took long, begins a rest. Call it after a poll that
-    /// found nothing.
+    /// Yields the core to a thread that waits for it. If the yield took long, this begins a rest. Call it after a poll
+    /// that found nothing.
     pub fn yield_core(&mut self, clock: &Clock) {
         let before = clock.now();
         std::thread::yield_now();
@@ -79,7 +80,7 @@ impl Spin {
     }
 }
 
-/// A time during which a loop blocks although it would spin.
+/// A time during which a loop blocks although it would otherwise spin.
 #[derive(Clone, Copy, Debug)]
 struct Rest {
     /// Length of the last rest; 0: there was none.
@@ -92,7 +93,7 @@ impl Rest {
         now < self.until
     }
 
-    /// Notes that a yield which ended `now` took this long. If a long yield follows soon after a rest, other programs
+    /// Notes that a yield ended `now` and took this long. If a long yield follows soon after a rest, other programs
     /// have wanted the core all the time.
     fn yielded(&mut self, now: Time, took: Nanos) {
         if took < WANTED {

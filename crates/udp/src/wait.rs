@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// Token under which a loop registers its [`Stop`].
+/// The token with which a loop registers its [`Stop`].
 pub const STOP_TOKEN: mio::Token = mio::Token(usize::MAX - 1);
 
 /// A monotonic clock that counts from its creation, or from the start of the machine.
@@ -25,7 +25,7 @@ impl Clock {
         let start = nanos(source);
         Clock { source, start }
     }
-    /// Returns a clock that shows `CLOCK_BOOTTIME`. It runs on while the machine sleeps, which leases need, and the
+    /// Returns a clock that shows `CLOCK_BOOTTIME`. It continues while the machine sleeps, as leases require, and the
     /// pipeline in the kernel reads the same clock.
     #[must_use]
     pub const fn boottime() -> Clock {
@@ -34,8 +34,8 @@ impl Clock {
             start: 0,
         }
     }
-    /// Returns whether [`Clock::boottime`] shows the same time as the clock of programs in the kernel. A time namespace
-    /// may shift it for a process.
+    /// Returns whether [`Clock::boottime`] shows the same time as the clock of programs in the kernel. In a time
+    /// namespace, the clock of a process may be shifted.
     #[must_use]
     pub fn boottime_is_the_kernels() -> bool {
         // A kernel without time namespaces does not have this file.
@@ -49,7 +49,8 @@ impl Clock {
     }
 }
 
-/// Each line of the file has a clock, seconds, and nanoseconds.
+/// Returns whether no clock is shifted that these offsets name. Each line has the name of a clock, seconds, and
+/// nanoseconds.
 fn is_not_shifted(offsets: &str) -> bool {
     let mut lines = offsets.lines().map(str::split_whitespace);
     lines.all(|mut words| words.next() != Some("boottime") || words.all(|word| word == "0"))
@@ -73,7 +74,7 @@ pub fn os_random() -> io::Result<u64> {
     })
 }
 
-/// Receives the signal to end; every clone receives the same signal.
+/// Receives the signal to end. Every clone receives the same signal.
 #[derive(Debug)]
 pub struct Stop(UnixStream);
 
@@ -82,7 +83,7 @@ pub struct Stop(UnixStream);
 pub struct StopTrigger(UnixStream);
 
 impl Stop {
-    /// Returns a stop and its trigger.
+    /// Returns a [`Stop`] and its trigger.
     ///
     /// # Errors
     /// The error of the system.
@@ -114,7 +115,7 @@ impl Stop {
         }
     }
 
-    /// Registers with a poll under [`STOP_TOKEN`]. An event with this token means that the loop must end.
+    /// Registers with a poll, with the token [`STOP_TOKEN`]. An event with this token means that the loop must end.
     ///
     /// # Errors
     /// The error of the system.
@@ -131,7 +132,7 @@ impl Stop {
 impl StopTrigger {
     /// Ends the loops. It may be called from several places, and more than once.
     pub fn stop(&self) {
-        // If no loop is left, nothing has to be ended.
+        // If no loop is left, the error does not matter.
         let _ = (&self.0).write_all(b"x");
     }
 

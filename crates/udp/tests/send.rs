@@ -5,7 +5,7 @@ use pmnet_udp::Socket;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// Found: a datagram from port 0 made a device answer to that port, which ended the device.
+/// Regression: a datagram from port 0 made a device answer to that port, and the error ended the device.
 #[test]
 fn an_answer_to_nowhere_is_counted_and_the_next_one_is_sent() {
     let mut socket = Socket::bind("127.0.0.1:0".parse().unwrap(), false).unwrap();
@@ -23,13 +23,13 @@ fn an_answer_to_nowhere_is_counted_and_the_next_one_is_sent() {
     assert_eq!(socket.counters().send_errors, 1);
 }
 
-/// A socket that is bound to all addresses answers from the address to which the request was sent: a client drops
-/// answers from another address.
+/// A socket that is bound to all addresses answers from the address to which the request was sent, because a client
+/// drops answers from another address.
 #[test]
 fn an_answer_carries_the_address_that_was_asked() {
     for (bind, asked) in [
         ("0.0.0.0:0", ["127.0.0.1", "127.0.0.2", "127.0.0.9"]),
-        // The socket serves both families.
+        // This socket serves IPv4 and IPv6.
         ("[::]:0", ["127.0.0.1", "127.0.0.2", "::1"]),
     ] {
         let mut socket = Socket::bind(bind.parse().unwrap(), false).unwrap();

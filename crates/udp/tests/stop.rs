@@ -11,7 +11,7 @@ const LOOPS: usize = 8;
 /// Longest wait of each loop. If a stop is lost, the test fails after this time.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Runs a loop that only waits for its end. Returns whether the stop ended it, and not the deadline.
+/// Runs a loop that only waits for its end. Returns true if the stop ended it, and false if the deadline passed.
 fn end_of_a_loop(stop: &Stop) -> bool {
     let mut poll = mio::Poll::new().unwrap();
     let mut events = mio::Events::with_capacity(4);
@@ -49,7 +49,8 @@ fn every_loop_ends_whenever_the_stop_comes() {
         let (stop, trigger) = Stop::new().unwrap();
         let start = Arc::new(Barrier::new(LOOPS + 1));
         let waiting = loops(&stop, &start);
-        // The stop comes before some loops have registered, while others register, and after the rest.
+        // At the moment of the stop, some loops have not registered yet, some are registering, and some have
+        // registered.
         start.wait();
         trigger.stop();
         trigger.stop();
@@ -68,7 +69,7 @@ fn a_loop_that_begins_after_the_stop_ends_as_well() {
 
 #[test]
 fn a_trigger_that_is_gone_without_a_word_ends_the_loops() {
-    // The process ends: no code is left that could end the loops.
+    // The trigger is dropped, as when the process ends, so no code is left that could end the loops.
     let (stop, trigger) = Stop::new().unwrap();
     drop(trigger);
     assert!(end_of_a_loop(&stop));

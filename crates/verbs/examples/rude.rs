@@ -1,11 +1,11 @@
 //! A client that breaks the rules, for `tests/verbs`: `rude RDMA-DEVICE OWN-ADDRESS DEVICE:PORT TIMES [KEYFILE]`.
 //!
-//! Like `pmnet redis --rdma`, it asks a device for connections. Its clients do one of three things in turn: send a
-//! message longer than a slot; begin a message that never ends, and stay; begin such a message, and close the TCP
-//! connection. It also opens a TCP connection that sends garbage, and all the time further ones that send nothing: more
-//! than the device has places for. With the key of a front,
-//! one more client sends a message without a MAC, and another one asks for a connection without the key. At the end it
-//! waits until the device has disconnected the clients that stayed, and prints the number of each kind.
+//! Like `pmnet redis --rdma`, it asks a device for connections. Each of its clients does one of three things: it sends
+//! a message longer than a slot; it begins a message that never ends, and stays; or it begins such a message, and
+//! closes the TCP connection. It also opens a TCP connection that sends garbage, and all the time others that send
+//! nothing: more than the device has places for. With the key of a front, one more client sends a message without a
+//! MAC, and another one asks for a connection without the key. At the end it waits until the device has disconnected
+//! the clients that stayed, and prints the number of clients of each kind.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -25,16 +25,16 @@ type Failed = Box<dyn std::error::Error>;
 
 /// Length of a message that is longer than a slot and takes more than one packet.
 const LONG: usize = 4000;
-/// Length of a message that fits into a slot, and is no packet.
+/// Length of a message that fits into a slot, but is not a packet.
 const SHORT: usize = 200;
-/// Length of a slot; with this MTU such a message takes at least two packets.
+/// Length of a slot, and of the message that never ends. Such a message takes at least two RDMA packets.
 const WHOLE: usize = 2048;
 const MTU: u32 = 1024;
-/// Longest time until the NIC reports that it cannot continue, and until the device ends a connection.
+/// Longest wait for the NIC to report that it cannot continue, and for the device to end a connection.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A connection. The order of the fields is the order in which they are dropped.
+/// A connection. Its fields are dropped in their order.
 struct Client {
     pair: QueuePair,
     buffers: SendBuffers,
@@ -157,7 +157,7 @@ impl Client {
         }
     }
 
-    /// Returns whether the device ends the connection within [`PATIENCE`].
+    /// Waits up to [`PATIENCE`]. Returns whether the device has ended the connection.
     fn is_ended(&self) -> bool {
         let limited = self.line.set_read_timeout(Some(PATIENCE));
         let read = limited.and_then(|()| (&self.line).read(&mut [0]));
@@ -168,7 +168,7 @@ impl Client {
     }
 }
 
-/// Asks for a connection until the device accepts.
+/// Asks for a connection again and again, until the device accepts.
 fn connect(
     pair: &QueuePair,
     device: SocketAddr,
@@ -188,7 +188,7 @@ fn connect(
     Err("the device lets nobody in".into())
 }
 
-/// Asks for a connection once. Returns what the device has told in the end.
+/// Asks for a connection once. Returns the device's last answer.
 fn ask(
     pair: &QueuePair,
     device: SocketAddr,

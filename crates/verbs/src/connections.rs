@@ -1,5 +1,5 @@
-//! A device's connections, from the first TCP message to the last processed slot (`docs/spec/verbs.md` §3, §6). They
-//! decide which clients may send.
+//! A device's connections, from the first TCP message to the last processed slot (`docs/spec/verbs.md` §3, §6). This
+//! module decides which clients may send.
 //!
 //! ```text
 //! Greeting ──HELLO──▶ Up ──broken──▶ Draining ──its last completion is polled──▶ Leaving ──its slots are processed──▶ gone
@@ -30,24 +30,24 @@ use crate::message::{MESSAGE_BYTES, Message, Nonce, Refusal};
 use crate::nic::{Completions, Nic, NicError, NicEvent, QueuePair, Receiver, SlotMemory};
 use crate::sealed::{Heard, Host};
 
-/// Most connections of a device, including those in the state Leaving. The number of connections with a QP is also less
-/// than the number of slots. Otherwise each connection could leave one slot open, and none would be left to complete a
-/// later slot. A complete later slot is the sign that open slots block the queue.
+/// Maximum number of connections of a device, including those in the state Leaving. The number of connections with a QP
+/// is also less than the number of slots. So even if each connection leaves one slot open, there is one more slot that
+/// can complete. A complete slot after open ones is the sign that the open ones block the queue.
 pub const CONNECTIONS_MAX: usize = 64;
-/// Most sessions of one connection.
+/// Maximum number of sessions of one connection.
 const SESSIONS_MAX: usize = 65_536;
 /// Time within which a client must send HELLO after it has connected.
 const GREETING: Nanos = 2 * SECOND;
-/// Time that a NIC has to report that a broken QP has taken its last slot. Some NICs never report it, so the device
-/// does not wait longer.
+/// Time within which a NIC must report that a broken QP has taken its last slot. Some NICs never report it, so the
+/// device does not wait longer.
 const SETTLE: Nanos = SECOND / 2;
-/// Places in the queue of completions in addition to one for each slot.
+/// Number of places in the completion queue, in addition to one for each slot.
 const COMPLETIONS_MORE: u32 = 64;
-/// Shortest time between two polls of the TCP connections.
+/// Minimum time between two polls of the TCP connections.
 const LOOK_EVERY: Nanos = MILLISECOND / 2;
-/// Pause in accepting clients after an error of the operating system.
+/// Pause after an error of the operating system, in which no client is accepted.
 const ACCEPT_PAUSE: Nanos = 100 * MILLISECOND;
-/// Most messages of one connection that are taken in one poll.
+/// Maximum number of messages of one connection that are taken in one poll.
 const MESSAGES_A_LOOK: usize = 64;
 
 const LISTENER: Token = Token(usize::MAX);
@@ -58,19 +58,19 @@ const WAKE: Token = Token(usize::MAX - 1);
 pub struct ConnectionCounters {
     /// QPs that were created.
     pub made: u64,
-    /// Clients that were refused: the device did not serve, the client had another epoch or shard, or there were too
-    /// many clients.
+    /// Clients that were refused, because the device did not serve, the client had another epoch or shard, or there
+    /// were too many clients.
     pub refused: u64,
     /// TCP connections that were closed because the client sent bytes that are no message.
     pub garbage: u64,
     /// TCP connections that were closed because the client sent nothing in time or did not read, or gave its place to
     /// another client before it had a QP.
     pub silent: u64,
-    /// Clients that have not proven that they have a valid key: they have none or another one, their front is refused,
-    /// or they repeat what another client has sent. Without keys: clients with a key.
+    /// Clients that have not proven that they have a valid key: they have no key or a wrong one, their front is
+    /// refused, or they repeat messages of another client. If the device has no keys: clients with a key.
     pub unproven: u64,
-    /// QPs that the device has broken: the oldest slot stayed open, the device no longer serves, the client's key was
-    /// removed, or the client sent a message without a valid MAC.
+    /// QPs that the device has broken, because the oldest slot stayed open, the device no longer serves, the client's
+    /// key was removed, or the client sent a message without a valid MAC.
     pub broken: u64,
     /// Broken QPs whose NIC did not report in time that they had taken their last slot.
     pub unsaid: u64,
@@ -84,7 +84,8 @@ struct Pair {
     peer: Peer,
     /// Front of the client, if there are keys.
     front: Option<FrontId>,
-    /// Bound sessions, with their fronts. While a client changes its key, they may differ from its front.
+    /// Bound sessions, each with its front. While a client changes its key, a session may have another front than the
+    /// client.
     sessions: Vec<(u64, Option<FrontId>)>,
 }
 
@@ -101,7 +102,7 @@ struct Client {
 struct Draining {
     pair: Pair,
     since: Time,
-    /// The NIC has reported that the QP has taken its last slot.
+    /// Whether the NIC has reported that the QP has taken its last slot.
     said: bool,
 }
 
@@ -114,14 +115,15 @@ struct Leaving {
 }
 
 impl Client {
-    /// Sends a message, with keys a sealed one.
+    /// Sends a message. With keys, the message is sealed.
     fn send(&mut self, message: &Message) -> Result<(), Ended> {
         let bytes = self.host.write(message);
         self.line.send(&bytes)
     }
 }
 
-/// Draws a nonce. It is of the operating system: the next number of a [`Random`] follows from its last ones.
+/// Returns a new nonce from the operating system. A [`Random`] would not do, because its next number follows from its
+/// last ones.
 pub(crate) fn nonce() -> io::Result<Nonce> {
     Ok([getrandom::u64()?, getrandom::u64()?])
 }
@@ -137,7 +139,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Creates the objects, for this number and size of slots in this memory.
+    /// Creates the objects, for slots of this number and size in this memory.
     pub fn make(
         nic: &Nic,
         memory: pmnet_media::Memory,
@@ -163,25 +165,26 @@ pub struct Connections {
     poll: mio::Poll,
     events: mio::Events,
     looked: Option<Time>,
-    /// The last call of [`Connections::look`] came too early, and did not poll TCP.
+    /// Whether the last call of [`Connections::look`] came too early and did not poll TCP.
     skipped: bool,
-    /// From this time on, clients may wait to be accepted.
+    /// The time from which waiting clients can be accepted; `None`: no client is waiting.
     waiting: Option<Time>,
     clients: FxHashMap<usize, Client>,
     draining: Vec<Draining>,
     leaving: Vec<Leaving>,
-    /// Addresses of the clients of connections, until the connections' slots are processed.
+    /// Addresses of the clients, by the numbers of their connections; they are kept until the slots of the connections
+    /// are processed.
     peers: FxHashMap<u32, Peer>,
-    /// For each existing QP, by its number: the number of its connection, and the end of the last slot that the QP has
-    /// completed.
+    /// For each existing QP, by its number: the number of its connection, and the number of the last slot that the QP
+    /// has completed, plus one.
     by_qpn: FxHashMap<u32, (u32, u64)>,
     random: Random,
     next_number: u32,
     next_token: usize,
     shard: u32,
-    /// The keys that clients must have one of; `None`: no keys.
+    /// The cluster's keys; a client must have one of them. `None`: no keys.
     keys: Option<ClusterKeys>,
-    /// Sessions that a client has named and the device does not know: address of the client, session, token.
+    /// Sessions that a client has named, but that the device does not know: address of the client, session, token.
     unknown: Vec<(Peer, u64, u64)>,
     counters: ConnectionCounters,
 }
@@ -225,7 +228,7 @@ impl Connections {
         })
     }
 
-    /// Returns the descriptor that becomes readable when there is something to do.
+    /// Returns the descriptor that becomes readable when there is work for [`Connections::look`].
     pub fn fd(&self) -> RawFd {
         self.poll.as_raw_fd()
     }
@@ -256,13 +259,14 @@ impl Connections {
         self.next_number
     }
 
-    /// Sets the keys with which the device begins; it has no connections yet.
+    /// Sets the keys with which the device begins. The device must have no connections yet.
     pub fn begin_with(&mut self, keys: Option<&ClusterKeys>) {
         self.keys = keys.cloned();
     }
 
-    /// Sets the cluster's keys. Connections with a front whose key is not valid any more, or with a session of such a
-    /// front, are broken. The caller keeps the keys of their sessions until [`Connections::processed`] unbinds them.
+    /// Sets the cluster's keys. If the key of a front is not valid any more, this breaks the connections of that front,
+    /// and all connections with a session of that front. The caller keeps the keys of their sessions until
+    /// [`Connections::processed`] unbinds the sessions.
     pub fn rekey(&mut self, now: Time, keys: &ClusterKeys) -> Result<(), NicError> {
         let is_over = |pair: &Pair| {
             let sessions = pair.sessions.iter().map(|(_, front)| *front);
@@ -276,26 +280,27 @@ impl Connections {
         self.break_off(now, |number| over.contains(&number))
     }
 
-    /// Takes the sessions that clients have named since the last call and that the device does not know. The device's
-    /// machine answers them.
+    /// Takes the sessions that clients have named since the last call, but that the device does not know. The device's
+    /// machine answers these clients.
     pub fn take_unknown(&mut self) -> Vec<(Peer, u64, u64)> {
         std::mem::take(&mut self.unknown)
     }
 
-    /// Returns whether no QP exists. Then the NIC acknowledges nothing.
+    /// Returns whether no QP exists. If so, the NIC acknowledges nothing.
     pub fn are_gone(&self) -> bool {
         self.numbers().next().is_none()
     }
 
-    /// Notes a completion, and returns the number of the QP's connection. `end`: number of the completed slot plus one.
+    /// Notes a completion, and returns the number of the QP's connection. `end` is the number of the completed slot
+    /// plus one.
     pub fn completed(&mut self, qpn: u32, end: u64) -> Option<u32> {
         let (number, last) = self.by_qpn.get_mut(&qpn)?;
         *last = (*last).max(end);
         Some(*number)
     }
 
-    /// Polls TCP, if it is time, and the events of the NIC. `open`: the epoch in which clients may connect, or the
-    /// reason why they may not. Returns true if something was done.
+    /// Polls the events of the NIC, and also TCP if it is time for that. `open`: the epoch in which clients may
+    /// connect, or the reason why they may not. Returns true if there was something to process.
     pub fn look<M: Media>(
         &mut self,
         now: Time,
@@ -339,8 +344,7 @@ impl Connections {
         Ok(worked)
     }
 
-    /// Accepts a bounded number of waiting clients. The remaining ones are accepted in the next poll, without a new
-    /// event.
+    /// Accepts a bounded number of waiting clients. The next poll accepts more, without a new event.
     fn accept(&mut self, now: Time) {
         if self.waiting.is_none_or(|at| now < at) {
             return;
@@ -353,7 +357,7 @@ impl Connections {
                     return;
                 }
                 Err(error) => {
-                    // For example, the process has no free descriptor.
+                    // For example, the process may have no free descriptor.
                     tracing::debug!(%error, "no client can be let in at present");
                     self.waiting = Some(now + ACCEPT_PAUSE);
                     return;
@@ -397,7 +401,7 @@ impl Connections {
         place_to_give_up(strangers.iter().map(|(_, from)| *from)).map(|at| strangers[at].0)
     }
 
-    /// Takes the messages of one client from TCP.
+    /// Reads the messages of one client from TCP, and processes them.
     fn hear<M: Media>(
         &mut self,
         now: Time,
@@ -428,7 +432,7 @@ impl Connections {
                 return Ok(true);
             }
         }
-        // More messages may be waiting, for which no further event would come. Registering the connection again creates
+        // More messages may be waiting, for which no further event would come. To register the connection again creates
         // an event.
         let registry = self.poll.registry();
         if let Some(client) = self.clients.get_mut(&token) {
@@ -456,7 +460,8 @@ impl Connections {
             Heard::Garbage => Err(Ended::Garbage),
             Heard::Refuse(why) => {
                 let refused = Message::Refused { why, epoch: 0 };
-                // Nobody has proven to be the client, so the refusal has no MAC, and its loss does not matter.
+                // The other side has not proven that it is the client. So the refusal has no MAC, and its loss does not
+                // matter.
                 let _ = client.line.send(&refused.write());
                 if (self.counters.unproven + 1).is_power_of_two() {
                     let from = client.line.stream().peer_addr().ok();
@@ -498,7 +503,7 @@ impl Connections {
                     }
                     return client.send(&Message::Bound { session });
                 }
-                // A client with keys asks by itself, by a PING with its token and front (keys.md §4).
+                // A client with keys asks by itself, with a PING that has its token and front (keys.md §4).
                 if front.is_none() {
                     self.unknown.push((pair.peer, session, token));
                 }
@@ -610,8 +615,8 @@ impl Connections {
         Ok(())
     }
 
-    /// Breaks the connections that are up and for which `which` returns true. After this the NIC acknowledges nothing
-    /// more on them.
+    /// Breaks all connections that are up and for which `which` returns true. After this call, the NIC acknowledges
+    /// nothing more on them.
     pub fn break_off(&mut self, now: Time, which: impl Fn(u32) -> bool) -> Result<(), NicError> {
         let of = |client: &Client| client.pair.as_ref().map(|pair| pair.number);
         let tokens = self.clients.iter();
@@ -624,7 +629,7 @@ impl Connections {
         Ok(())
     }
 
-    /// Ends a connection on which a message ended in error: the NIC has broken its QP.
+    /// Ends a connection after a message with an error; the NIC has already broken its QP.
     pub fn failed(&mut self, now: Time, number: u32) -> Result<(), NicError> {
         let of = |client: &Client| client.pair.as_ref().map(|pair| pair.number);
         let token = self.clients.iter().find(|(_, it)| of(it) == Some(number));
@@ -634,8 +639,8 @@ impl Connections {
         }
     }
 
-    /// Returns the numbers of the connections whose last completion may have arrived. The caller then polls all
-    /// completions and calls [`Connections::drained`].
+    /// Returns the numbers of the connections whose last completion should have arrived. The caller then polls all
+    /// completions, and calls [`Connections::drained`].
     pub fn settled(&mut self, now: Time) -> Vec<u32> {
         let is = |it: &&Draining| it.said || now.since(it.since) >= SETTLE;
         let settled = self.draining.iter().filter(is);
@@ -658,8 +663,8 @@ impl Connections {
         }
     }
 
-    /// All slots below `processed` were handed to the machine. Connections without later slots are gone, so their
-    /// sessions are unbound.
+    /// Notes that all slots below `processed` were given to the machine. Broken connections without later slots are
+    /// then gone, so this unbinds their sessions.
     pub fn processed<M: Media>(&mut self, now: Time, processed: u64, node: &mut DeviceNode<M>) {
         for it in self.leaving.extract_if(.., |it| it.end <= processed) {
             for (session, _) in it.sessions {
@@ -669,7 +674,7 @@ impl Connections {
         }
     }
 
-    /// Returns when [`Connections::look`] or [`Connections::settled`] has something to do at the latest.
+    /// Returns the latest time at which [`Connections::look`] or [`Connections::settled`] must be called.
     pub fn next_timeout(&self) -> Option<Time> {
         let greeting = self.clients.values().filter(|client| client.pair.is_none());
         let greeting = greeting.map(|client| client.since + GREETING).min();

@@ -1,5 +1,5 @@
-//! A device whose NIC acknowledges clients' messages on its own: a [`DeviceNode`], its slots, and its connections, in
-//! turns.
+//! A device whose NIC acknowledges clients' messages on its own. It consists of a [`DeviceNode`], slots and
+//! connections, and runs in turns.
 //!
 //! Order of a turn: completions, messages in the order of their slots, the log, the cursor, new slots. No connection
 //! outlives the epoch in which it was made, and no slot is posted before recovery has entered its old message.
@@ -20,12 +20,12 @@ use crate::connections::{ConnectionCounters, Connections, Parts};
 use crate::message::Refusal;
 use crate::nic::{Completion, Nic, NicError, POLL_MAX};
 
-/// Longest time for which the oldest slot may stay open while later slots are complete.
+/// Longest time that the oldest slot may stay open while later slots are complete.
 const HEAD_DEADLINE: Nanos = SECOND;
-/// Longest time for which no connection is accepted after all were broken for a new epoch. It ends earlier when the
-/// epoch has changed.
+/// Longest time for which no connection is accepted after all were broken for a new epoch. The time ends earlier if the
+/// epoch changes.
 const CLOSED: Nanos = 2 * SECOND;
-/// Longest time that a device waits at its clean end for messages that its NIC has acknowledged.
+/// When a device ends in order, the longest time that it waits for messages that its NIC has acknowledged.
 const CLOSING: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// Settings of a device's queue.
@@ -59,7 +59,7 @@ impl NicError {
 enum Life<Q> {
     Recovering(SlotRecovery<Q>),
     Serving(Box<Slots<Q>>),
-    /// Only during the change from `Recovering` to `Serving`.
+    /// The state only during the change from `Recovering` to `Serving`.
     Changing,
 }
 
@@ -68,17 +68,17 @@ enum Life<Q> {
 pub struct QueueCounters {
     /// Messages that were taken from slots, in order.
     pub messages: u64,
-    /// Slots that held an error instead of a message.
+    /// Slots with an error instead of a message.
     pub holes: u64,
     /// With keys: messages without a valid MAC. Each counts as a hole, and its connection is broken.
     pub forged: u64,
-    /// Turns that ended because the log had no room for an update.
+    /// Turns that ended early because the log had no room for an update.
     pub waits: u64,
-    /// Completions that came while an earlier slot was open.
+    /// Completions that came while an earlier slot was still open.
     pub overtaken: u64,
-    /// Updates that the recovery has found only in slots.
+    /// Updates that recovery has found only in slots, not in the log.
     pub recovered: u64,
-    /// Datagrams of clients that came by UDP but must come through the queue, and were dropped.
+    /// Datagrams of clients that were dropped, because they came by UDP but must come through the queue.
     pub outside: u64,
 }
 
@@ -87,16 +87,16 @@ pub struct QueueDevice<M, Q> {
     node: DeviceNode<M>,
     life: Life<Q>,
     connections: Connections,
-    /// The open slot because of which connections were last broken.
+    /// The open slot that was the reason for breaking connections the last time.
     accused: Option<u64>,
     polled: Vec<Completion>,
-    /// The NIC was asked to wake this process at the next completion.
+    /// Whether the NIC was asked to wake this process at the next completion.
     armed: bool,
-    /// The cluster's keys with their list of refused fronts, which counts when the slots are recovered.
+    /// The cluster's keys with their list of refused fronts. The list counts only after the recovery of the slots.
     later: Option<ClusterKeys>,
-    /// An epoch and a time: no connection is accepted until this time, or until the device has another epoch.
+    /// While the device has this epoch, no connection is accepted before this time.
     closed: Option<(u32, Time)>,
-    /// An address for answers that no client needs.
+    /// The destination of answers that no client needs.
     nobody: Peer,
     shard: u32,
     /// The time of the last turn.
@@ -118,8 +118,8 @@ pub struct Queue<Q> {
 }
 
 impl<Q: Media> Queue<Q> {
-    /// Opens the NIC, and listens for clients. `memory`: the memory of the slots. Clients can connect once the device
-    /// serves and the old messages of the slots are in its log.
+    /// Opens the NIC, and listens for clients. `memory` is the memory of the slots. Clients can connect when the device
+    /// serves and the old messages in the slots have been entered into its log.
     ///
     /// # Errors
     /// [`QueueError`].
@@ -172,7 +172,7 @@ impl<Q: Media> Queue<Q> {
 }
 
 impl<M: Media, Q: Media> QueueDevice<M, Q> {
-    /// Returns the epoch in which connections are accepted, or the reason why none are.
+    /// Returns the epoch in which connections are accepted, or the reason why none is accepted.
     fn open(&mut self, now: Time) -> Result<u32, Refusal> {
         let machine = self.node.machine();
         let epoch = machine.epoch();
@@ -224,8 +224,8 @@ impl<M: Media, Q: Media> QueueDevice<M, Q> {
         Ok(())
     }
 
-    /// Takes the NIC's completions until there are no more; each slot completes at most once. Returns true if there was
-    /// one.
+    /// Takes completions from the NIC until there are no more. (Each slot completes at most once, so this ends.)
+    /// Returns true if there was a completion.
     fn poll(&mut self, now: Time) -> Result<bool, DeviceError> {
         let Life::Serving(slots) = &mut self.life else {
             return Ok(false);
@@ -268,7 +268,7 @@ impl<M: Media, Q: Media> QueueDevice<M, Q> {
         }
     }
 
-    /// Breaks connections that must not continue, and destroys QPs that are broken and drained.
+    /// Breaks connections that must not continue, and destroys broken QPs whose completions have all been taken.
     fn police(&mut self, now: Time) -> Result<(), DeviceError> {
         if self.open(now).is_err() {
             let broken = self.connections.break_off(now, |_| true);
@@ -276,18 +276,18 @@ impl<M: Media, Q: Media> QueueDevice<M, Q> {
         }
         let settled = self.connections.settled(now);
         if !settled.is_empty() {
-            // The connections' last completions have been in the completion queue since before [`Connections::settled`]
-            // returned them.
+            // When [`Connections::settled`] returned these connections, their last completions were already in the
+            // completion queue.
             self.poll(now)?;
             self.connections.drained(&settled);
         }
         self.unblock(now)
     }
 
-    /// Breaks the connections that may have the oldest slot, if the slot has been open for too long. When all these
-    /// connections are gone, with all their completions, and the slot is still open, no connection has the slot, and no
-    /// client was told that its message arrived: the slot is a hole. Some NICs report such a slot as a completion in
-    /// error, and some do not.
+    /// Breaks the connections that may have the oldest slot, if the slot has been open for too long. If the slot is
+    /// still open when all these connections are gone, and all their completions were taken, the slot is a hole: no
+    /// connection has it, and no client was told that its message arrived. Some NICs report such a slot with an error
+    /// completion, and some do not.
     fn unblock(&mut self, now: Time) -> Result<(), DeviceError> {
         let Life::Serving(slots) = &mut self.life else {
             return Ok(());
@@ -344,8 +344,8 @@ impl<M: Media, Q: Media> QueueDevice<M, Q> {
         Ok(worked)
     }
 
-    /// Prepares the change to a new epoch. Returns true if the new epoch may begin: nothing of the present epoch is
-    /// under way.
+    /// Prepares the change to a new epoch. Returns true if the new epoch may begin, because no message of the present
+    /// epoch is under way.
     fn may_change_epoch(&mut self, now: Time) -> Result<bool, DeviceError> {
         let serving = self.node.machine().is_serving();
         let clean = match &mut self.life {
@@ -365,7 +365,8 @@ impl<M: Media, Q: Media> QueueDevice<M, Q> {
         Ok(false)
     }
 
-    /// Warns, less and less often, of messages that the NIC has acknowledged although they have no valid MAC.
+    /// Warns of messages that the NIC has acknowledged although they have no valid MAC. The warnings become less and
+    /// less frequent.
     fn tell_of_forged(&mut self, forged: u64) {
         if forged < self.told_forged.saturating_mul(2) {
             return;
@@ -416,9 +417,9 @@ impl<M: Media, Q: Media> Served for QueueDevice<M, Q> {
         &mut self.node
     }
 
-    /// Connections under a removed key are broken, and their sessions keep their keys until all their slots are
-    /// processed. Slots that are being recovered hold messages of fronts that were refused afterwards, so the list of
-    /// refused fronts counts after the recovery.
+    /// Sets new keys. Connections with a removed key are broken, and their sessions keep their keys until all their
+    /// slots are processed. Slots that are being recovered may have messages of fronts that were refused only later, so
+    /// the list of refused fronts counts only after the recovery.
     fn rekey(&mut self, now: Time, keys: ClusterKeys) -> Result<(), DeviceError> {
         let broken = self.connections.rekey(now, &keys);
         broken.map_err(NicError::stops)?;
@@ -443,12 +444,12 @@ impl<M: Media, Q: Media> Served for QueueDevice<M, Q> {
     ) -> Result<(), DeviceError> {
         let recovering = !matches!(self.life, Life::Serving(_));
         match Header::kind_of(datagram) {
-            // By UDP these messages could overtake messages that wait in the queue.
+            // By UDP, such messages could overtake messages that wait in the queue.
             Some(Kind::Update | Kind::End | Kind::Bypass | Kind::Read) => {
                 self.outside += 1;
                 return Ok(());
             }
-            // OPEN and PING can end sessions that still have messages in the slots.
+            // OPEN and PING can end sessions whose messages are still in the slots.
             Some(Kind::Open | Kind::Ping) if recovering => {
                 self.outside += 1;
                 return Ok(());
@@ -457,7 +458,7 @@ impl<M: Media, Q: Media> Served for QueueDevice<M, Q> {
                 let machine = self.node.machine();
                 let other = Packet::parse(datagram).is_ok_and(|it| machine.may_change_epoch(&it));
                 if other && !self.may_change_epoch(now)? {
-                    // The reply is dropped; the machine asks the server again.
+                    // The reply is dropped, and the machine asks the server again later.
                     return Ok(());
                 }
             }
@@ -490,7 +491,7 @@ impl<M: Media, Q: Media> Served for QueueDevice<M, Q> {
             };
             let mut question = Vec::new();
             ping.write(&[], &mut question);
-            // The PING is handled as if the client had sent it, so the client learns why its session is unknown.
+            // The PING is processed as if the client had sent it, so the client learns why its session is unknown.
             self.node.receive(now, client, &question)?;
         }
         worked |= self.poll(now)?;
@@ -508,7 +509,7 @@ impl<M: Media, Q: Media> Served for QueueDevice<M, Q> {
             let completions = &self.connections.parts().completions;
             completions.arm().map_err(NicError::stops)?;
             self.armed = true;
-            // A completion that came before the arming does not wake the process.
+            // A completion that came before this request does not wake the process.
             soon = Some(now);
         }
         if let Life::Serving(slots) = &mut self.life {
@@ -522,8 +523,8 @@ impl<M: Media, Q: Media> Served for QueueDevice<M, Q> {
         ))
     }
 
-    /// Breaks all connections, and enters their messages into the log, as far as the log has room; the rest stays in
-    /// the slots.
+    /// Breaks all connections, and enters their messages into the log as long as the log has room. The other messages
+    /// stay in the slots.
     fn close(mut self) -> Result<(), DeviceError> {
         let begun = std::time::Instant::now();
         let first = self.now;

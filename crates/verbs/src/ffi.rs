@@ -1,5 +1,5 @@
 //! The part of libibverbs that pmnet uses, as declared in `infiniband/verbs.h`. The library is loaded only when it is
-//! needed, so pmnet without RDMA also runs on a computer without the library.
+//! needed, so without RDMA pmnet also runs on a computer that does not have the library.
 //!
 //! Sizes and offsets are those of the library's stable interface (IBVERBS_1.0, 1.1) on 64-bit computers; the constants
 //! below check them. A binding crate exists (`rdma-mummy-sys`), but for these 25 functions it would need cmake and
@@ -198,7 +198,8 @@ pub struct PortAttr {
     pub max_mtu: c_uint,
     pub active_mtu: c_uint,
     pub gid_tbl_len: c_int,
-    // Includes the fields that later versions of the interface added, so that no version writes past the struct.
+    // Space for the fields that later versions of the interface added, so that no version writes past the end of the
+    // struct.
     _rest: [u32; 9],
 }
 
@@ -264,7 +265,7 @@ pub const EVENT_LAST_WQE_REACHED: c_uint = 16;
 pub const EVENT_CQ_ERR: c_uint = 0;
 pub const EVENT_DEVICE_FATAL: c_uint = 8;
 pub const EVENT_SRQ_ERR: c_uint = 14;
-/// Bits of `ibv_modify_qp`.
+/// Bits of the mask of `ibv_modify_qp`.
 pub mod mask {
     use std::ffi::c_int;
     pub const STATE: c_int = 1;
@@ -307,7 +308,8 @@ macro_rules! functions {
                         if found.is_null() {
                             return Err(format!("libibverbs.so.1 has no {}: it is too old", stringify!($name)));
                         }
-                        // SAFETY: the library's header declares the function with this type; the library is never unloaded.
+                        // SAFETY: the library's header declares the function with this type, and the library is never
+                        // unloaded.
                         unsafe {
                             std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) $(-> $ret)?>(found)
                         }
@@ -349,7 +351,7 @@ functions! {
 /// Returns the library, which is loaded at the first call.
 ///
 /// # Errors
-/// A sentence: why the library cannot be loaded.
+/// A sentence that states why the library cannot be loaded.
 pub fn library() -> Result<&'static Library, String> {
     static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
     LIBRARY
@@ -361,7 +363,7 @@ pub fn library() -> Result<&'static Library, String> {
 /// Returns a device's name.
 ///
 /// # Safety
-/// The device belongs to a list that is not freed.
+/// The device must belong to a list that is not freed yet.
 pub unsafe fn name_of(library: &Library, device: *mut Device) -> String {
     // SAFETY: the caller's device is valid, and its name is a C string in it.
     unsafe {

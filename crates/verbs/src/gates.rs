@@ -1,14 +1,14 @@
 //! The order in which a client may send on one connection (`docs/spec/verbs.md` §3, 6).
 //!
 //! A NIC acknowledges every message for which it has a slot, even an update whose predecessor was lost with an earlier
-//! connection. The device would drop such an update as out of order, and its client would assume that it is durable. So
-//! update *s* + 1 is sent on a connection only after update *s*, or once *s* is acknowledged. The device must also know
-//! the session: until it has confirmed that, packets of the session wait.
+//! connection. The device would drop such an update as out of order, but the client would take it for durable. So
+//! update *s* + 1 is sent on a connection only after update *s*, or if *s* is already acknowledged. The device must
+//! also know the session. Packets of the session wait until the device has confirmed that.
 
 use pmnet_wire::{Header, Kind};
 use rustc_hash::FxHashMap;
 
-/// Most packets of a session that wait until the device has confirmed the session.
+/// Maximum number of packets of a session that wait until the device has confirmed the session.
 const WAITING_MAX: usize = 4096;
 
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl Gates {
         }
     }
 
-    /// The device knows the session: returns the packets that must be sent now, in this order.
+    /// Notes that the device knows the session. Returns the packets that must be sent now, in this order.
     pub fn open(&mut self, session: u64) -> Vec<(Header, Vec<u8>)> {
         let Some(Gate::Asked(upto, waiting)) = self.0.get_mut(&session) else {
             return Vec::new();
@@ -80,7 +80,8 @@ impl Gates {
         waiting
     }
 
-    /// The device does not know the session: its packets are dropped. Returns false if the device was not asked about it.
+    /// Notes that the device does not know the session, and drops the session's packets. Returns false if the device
+    /// was not asked about the session.
     #[must_use]
     pub fn close(&mut self, session: u64) -> bool {
         let asked = matches!(self.0.get(&session), Some(Gate::Asked(..)));
@@ -116,8 +117,8 @@ mod tests {
         gates.offer(&header, &bytes, acknowledged)
     }
 
-    /// On the old connection the client had sent 5 to 7. On the new one it sent 8 first: the NIC acknowledged 8, and
-    /// the device had to drop it.
+    /// Regression: on the old connection the client had sent 5 to 7. On the new one it sent 8 first. The NIC
+    /// acknowledged 8, but the device had to drop it.
     #[test]
     fn an_update_is_not_sent_before_the_one_before_it() {
         let mut gates = Gates::default();

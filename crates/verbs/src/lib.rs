@@ -2,8 +2,9 @@
 //!
 //! Purpose: open a NIC ([`Nic`]), receive into slots ([`Receiver`]), keep the connections on both sides
 //! ([`QueueDevice`], [`Link`]), and test whether a NIC takes slots in order ([`order`]). Invariants: only slots that
-//! the log has released are posted. A QP is broken before the epoch for which it was made ends, and is destroyed after
-//! its completions have been polled. Every wait has a deadline. Not allowed here: deciding anything about a packet.
+//! the log has released are posted. A QP is broken before the epoch for which it was made ends, and it is destroyed
+//! only after its completions have been polled. Every wait has a deadline. This crate must not decide anything about a
+//! packet.
 //!
 //! All `unsafe` code is in `ffi` and `nic`.
 

@@ -8,7 +8,7 @@ use socket2::{SockRef, TcpKeepalive};
 
 use crate::message::MESSAGE_BYTES;
 
-/// Most sent bytes that a partner may leave unread.
+/// Maximum number of sent bytes that a partner may leave unread.
 const UNSENT_MAX: usize = 1024 * MESSAGE_BYTES;
 
 /// The reason why a connection ended.
@@ -34,7 +34,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// Uses this connection. If the partner's computer fails, the connection ends within a few seconds.
+    /// Returns a line over this connection. If the partner's computer fails, the connection ends within a few seconds.
     #[must_use]
     pub fn new(stream: TcpStream) -> Line {
         let probe = TcpKeepalive::new()
@@ -82,7 +82,7 @@ impl Line {
         }
     }
 
-    /// Sends a message now, or in a later [`Line::flush`].
+    /// Sends a message now, or leaves it for a later [`Line::flush`].
     ///
     /// # Errors
     /// [`Ended`].
@@ -111,7 +111,7 @@ impl Line {
     }
 }
 
-/// Returns whether the error is temporary: the call would block, or the connection is still being made.
+/// Returns whether the error is only temporary: the call would block, or the connection is still being made.
 fn is_patience(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -127,7 +127,7 @@ mod tests {
 
     const SOME: [u8; MESSAGE_BYTES] = [5; MESSAGE_BYTES];
 
-    /// Returns a line, and the plain TCP stream at its other end.
+    /// Returns a line, and the TCP stream at its other end.
     fn line() -> (Line, std::net::TcpStream) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let other = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -136,7 +136,7 @@ mod tests {
         (Line::new(TcpStream::from_std(own)), other)
     }
 
-    /// Returns the message that comes within five seconds.
+    /// Waits up to five seconds for a message, and returns it.
     fn heard(line: &mut Line) -> Result<[u8; MESSAGE_BYTES], Ended> {
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_secs(5) {

@@ -3,7 +3,7 @@
 //!
 //! Invariants: in a session, seq *s* + 1 is sent on a connection only after *s*, or if *s* was acknowledged before. An
 //! update counts as acknowledged when a READ after it has completed. Packets that cannot be sent now wait in bounded
-//! queues or are dropped; the protocol's timers send dropped ones again.
+//! queues, or are dropped. The protocol's timers send dropped packets again.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -26,18 +26,18 @@ use crate::message::{Message, Refusal};
 use crate::nic::{Completion, Completions, Nic, NicError, QueuePair, Readable, SendBuffers};
 use crate::sealed::{Caller, Told};
 
-/// Most messages that the NIC has at one time.
+/// Maximum number of messages that the NIC has at one time.
 const SENDS: usize = 512;
-/// Most READs that the NIC has at one time.
+/// Maximum number of READs that the NIC has at one time.
 const READS: usize = 64;
-/// Most messages that wait for the NIC, in addition to messages that waited for the device's confirmation of their
-/// session.
+/// Maximum number of messages that wait for the NIC, not counting messages that first waited for the device to confirm
+/// their session.
 const BACKLOG_MAX: usize = 4096;
 /// Time within which the device must answer a HELLO.
 const GREETING: Nanos = 2 * SECOND;
 /// Pause between the end of a connection, or a refusal, and the next attempt.
 const AGAIN: Nanos = 50 * MILLISECOND;
-/// Shortest time between two polls of TCP.
+/// Minimum time between two polls of TCP.
 const LOOK_EVERY: Nanos = MILLISECOND / 4;
 
 const LINE: Token = Token(0);
@@ -52,20 +52,21 @@ pub struct LinkCounters {
     pub broken: u64,
     /// Messages that were passed to the NIC.
     pub sent: u64,
-    /// Messages that were dropped: there was no connection, no space, or the message was out of turn.
+    /// Messages that were dropped, because there was no connection or no space, or because it was not the message's
+    /// turn.
     pub dropped: u64,
     /// READs that have completed. Each acknowledges all messages before it.
     pub reads: u64,
-    /// Attempts that the device has refused because of the client's key, or because it has none.
+    /// Attempts that the device has refused because of the client's key, or because the client has no key.
     pub refused: u64,
-    /// With a key: connections that ended because a message of the device had not the right MAC.
+    /// With a key: connections that ended because a message of the device had a wrong MAC.
     pub unproven: u64,
 }
 
 /// News for the client's machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
-    /// A connection was established: the machine sends unacknowledged packets again.
+    /// A connection was established. The machine then sends unacknowledged packets again.
     Connected,
     /// The device accepts no connection in the epoch that the client knows.
     OtherEpoch,
@@ -89,7 +90,7 @@ struct Batch {
     upto: Vec<(u64, u64)>,
 }
 
-/// An established connection. The fields are dropped in their order, so the QP is dropped first.
+/// An established connection. Its fields are dropped in their order, so the QP is dropped first.
 struct Up {
     qp: QueuePair,
     buffers: SendBuffers,
@@ -100,14 +101,14 @@ struct Up {
     byte: Readable,
     gates: Gates,
     backlog: VecDeque<(Header, Vec<u8>)>,
-    /// Number of messages passed to the NIC, and number of those that are complete.
+    /// Number of messages that were passed to the NIC, and how many of them are complete.
     sent: u64,
     done: u64,
     batch: Batch,
     reading: VecDeque<Batch>,
 }
 
-/// A connection whose WELCOME has not come. The QP is dropped first.
+/// A connection whose WELCOME has not come yet. The QP is dropped first.
 struct Greeting {
     qp: QueuePair,
     line: Line,
@@ -125,7 +126,7 @@ enum State {
 /// A client's RDMA connection to the head.
 pub struct Link {
     state: State,
-    /// The client knows an epoch, so a connection can be made.
+    /// Whether the client knows an epoch, so that a connection can be made.
     may_begin: bool,
     nic: Nic,
     completions: Completions,
@@ -216,7 +217,7 @@ impl Link {
         matches!(Header::kind_of(packet), Some(Kind::Open | Kind::Ping))
     }
 
-    /// Connects, if an attempt is due, and takes everything that has arrived. `epoch`: the client's epoch, 0 if the
+    /// Connects, if an attempt is due, and processes everything that has arrived. `epoch`: the client's epoch; 0: the
     /// client knows none yet. `key`: the client's key for a new connection.
     pub fn turn(
         &mut self,
@@ -248,7 +249,7 @@ impl Link {
         }
     }
 
-    /// Sends a packet that needs the order of the queue. `of` returns what is known of a session.
+    /// Sends a packet that needs the order of the queue. `of` returns what the client's machine knows of a session.
     pub fn send(&mut self, packet: &[u8], of: impl Fn(u64) -> Option<Binding>) {
         let State::Up(up) = &mut self.state else {
             self.counters.dropped += 1;
@@ -268,7 +269,7 @@ impl Link {
         }
     }
 
-    /// Must be called before a wait. Returns when [`Link::turn`] has something to do at the latest.
+    /// Must be called before a wait. Returns the latest time at which [`Link::turn`] must be called.
     pub fn rest(&mut self, now: Time) -> Option<Time> {
         let mut due = match &self.state {
             State::Idle { until } => self.may_begin.then(|| (*until).max(now + MILLISECOND)),
@@ -277,7 +278,7 @@ impl Link {
         };
         if !self.armed && matches!(self.state, State::Up(_)) {
             match self.completions.arm() {
-                // A completion that came before the arming does not wake the process.
+                // A completion that came before this request does not wake the process.
                 Ok(()) => due = Some(now),
                 Err(error) => self.end(now, &error.to_string()),
             }
@@ -400,7 +401,7 @@ impl Link {
                 up.backlog.extend(sent);
                 true
             }
-            // Without a question, the device has heard a BIND that this client did not send.
+            // If this client has not asked, the device has received a BIND that this client did not send.
             (State::Up(up), Message::Unknown { session }) => up.gates.close(session),
             _ => false,
         }
@@ -503,7 +504,7 @@ impl Link {
     }
 }
 
-/// Warns, less and less often, that the device refuses the client.
+/// Warns that the device refuses the client. The warnings become less and less frequent.
 fn tell_of_refusal(refused: u64, why: Refusal) {
     if refused.is_power_of_two()
         && let Some(why) = why.about_keys()
@@ -515,7 +516,7 @@ fn tell_of_refusal(refused: u64, why: Refusal) {
     }
 }
 
-/// Warns, less and less often, of messages that have not the right MAC.
+/// Warns of messages that have a wrong MAC. The warnings become less and less frequent.
 fn tell_of_unproven(unproven: u64, head: SocketAddr) {
     if unproven.is_power_of_two() {
         tracing::warn!(
@@ -527,7 +528,7 @@ fn tell_of_unproven(unproven: u64, head: SocketAddr) {
 }
 
 impl Up {
-    /// Returns true if the packet is sent, or waits.
+    /// Sends a packet, keeps it waiting, or drops it. Returns false if it is dropped.
     fn offer(&mut self, packet: &[u8], of: impl Fn(u64) -> Option<Binding>) -> bool {
         let Ok(parsed) = Packet::parse(packet) else {
             return false;

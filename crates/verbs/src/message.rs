@@ -1,7 +1,7 @@
-//! The TCP messages of a client and a device, before and beside the QP that they share (`docs/spec/verbs.md` §4).
+//! The TCP messages between a client and a device, before and while they have a QP (`docs/spec/verbs.md` §4).
 //!
-//! All messages have the same length, a checksum, and a place for a MAC ([`crate::sealed`]). The input is untrusted:
-//! bytes without a valid checksum are no message.
+//! All messages have the same length, a checksum, and a place for a MAC ([`crate::sealed`]). The input is not trusted:
+//! bytes without a valid checksum are not a message.
 
 use pmnet_wire::FrontId;
 
@@ -12,13 +12,13 @@ pub const MESSAGE_BYTES: usize = 96;
 const MAGIC: [u8; 8] = *b"PMNETRQP";
 const VERSION: u8 = 1;
 const CRC_AT: usize = 12;
-/// Place of the MAC; without keys these bytes are zero.
+/// Offset of the MAC. Without keys these bytes are zero.
 const MAC_AT: usize = MESSAGE_BYTES - 8;
 
 /// A random number that is used once.
 pub type Nonce = [u64; 2];
 
-/// Why a device refuses to make a QP.
+/// The reason why a device refuses to make a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Refusal {
@@ -55,7 +55,8 @@ impl Refusal {
         Refusal::WrongKey,
     ];
 
-    /// Returns the reason as a part of a sentence, if it is a reason about keys. Such a refusal has no MAC.
+    /// Returns the reason as a part of a sentence, if the reason has to do with keys. A refusal for such a reason has
+    /// no MAC.
     pub(crate) const fn about_keys(self) -> Option<&'static str> {
         match self {
             Refusal::NotServing | Refusal::Epoch | Refusal::Shard | Refusal::Nic => None,
@@ -118,7 +119,7 @@ pub enum Message {
         session: u64,
         /// Token of the session.
         token: u64,
-        /// Front of the session, if there are keys. The message has a MAC under the key of this front.
+        /// Front of the session, if there are keys. The message has a MAC that is made with the key of this front.
         front: Option<FrontId>,
     },
     /// The device knows the session, and keeps it as long as the QP exists.
@@ -252,7 +253,7 @@ impl Message {
         with_mac(&out.0, 0)
     }
 
-    /// Returns the message in these bytes; `None` if they are no message.
+    /// Returns the message in these bytes. `None`: they are not a message.
     #[must_use]
     pub fn read(bytes: &[u8; MESSAGE_BYTES]) -> Option<Message> {
         let mut blank = *bytes;
@@ -317,7 +318,7 @@ pub(crate) fn with_mac(bytes: &[u8; MESSAGE_BYTES], mac: u64) -> [u8; MESSAGE_BY
     out
 }
 
-/// Returns the MAC of these bytes; 0: none.
+/// Returns the MAC in these bytes; 0: there is none.
 pub(crate) fn mac_of(bytes: &[u8; MESSAGE_BYTES]) -> u64 {
     let (_, mac) = bytes.split_last_chunk().expect("a message is longer");
     u64::from_be_bytes(*mac)

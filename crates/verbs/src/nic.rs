@@ -1,5 +1,5 @@
-//! Safe values for a NIC with RDMA. An object is closed when its last user is dropped, and memory stays as long as the
-//! NIC may use it.
+//! Safe types for a NIC with RDMA. An object is closed when its last user is dropped. Memory stays allocated as long as
+//! the NIC may use it.
 
 #![allow(unsafe_code)]
 
@@ -17,11 +17,11 @@ use pmnet_media::Memory;
 
 use crate::ffi::{self, Library, library, mask};
 
-/// Most completions that one [`Completions::poll`] returns.
+/// Maximum number of completions that one [`Completions::poll`] returns.
 pub const POLL_MAX: usize = 64;
 /// The only port that is used: with RoCE, an adapter with two ports appears as two RDMA devices.
 const PORT: u8 = 1;
-/// Most READs of one QP that may be under way.
+/// Maximum number of READs of one QP that may be under way.
 const READS_MAX: u8 = 16;
 /// Hop limit of packets.
 const HOPS: u8 = 64;
@@ -69,7 +69,7 @@ pub struct Whereto {
 /// An asynchronous event of a NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NicEvent {
-    /// A broken QP (identified by its address in memory) takes no further slot, and all its completions have arrived.
+    /// A broken QP (identified by its address in memory) takes no more slots, and all its completions have arrived.
     LastTaken(usize),
     /// The NIC, its completion queue or its queue of slots has failed.
     Broken(&'static str),
@@ -98,7 +98,7 @@ unsafe impl Sync for Opened {}
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        // SAFETY: all objects that were made of these hold an `Arc` of this value, so no such object exists.
+        // SAFETY: all objects that were made from these hold an `Arc` of this value, so no such object exists any more.
         unsafe {
             (self.library.ibv_dealloc_pd)(self.pd.as_ptr());
             (self.library.ibv_close_device)(self.context.as_ptr());
@@ -117,7 +117,8 @@ impl fmt::Debug for Nic {
 }
 
 impl Nic {
-    /// Opens the device with this name. Its packets carry `address`, which one of the device's network interfaces must have.
+    /// Opens the RDMA device with this name. Its packets carry `address`, which must belong to one of the device's
+    /// network interfaces.
     ///
     /// # Errors
     /// [`NicError`] says what is missing.
@@ -128,11 +129,11 @@ impl Nic {
         let pd = NonNull::new(unsafe { (library.ibv_alloc_pd)(context.as_ptr()) });
         let Some(pd) = pd else {
             let error = NicError::system("the RDMA device gives no protection domain");
-            // SAFETY: nothing was made of the context.
+            // SAFETY: nothing was made from the context.
             unsafe { (library.ibv_close_device)(context.as_ptr()) };
             return Err(error);
         };
-        // From this line on, dropping the value closes the context.
+        // From here on, the context is closed when this value is dropped.
         let mut opened = Opened {
             library,
             context,
@@ -158,7 +159,7 @@ impl Nic {
         &self.0.name
     }
 
-    /// Returns the largest payload of a packet, in bytes: 256 to 4096. Two partners use the smaller one of their
+    /// Returns the largest payload of a packet, in bytes: 256 to 4096. Two partners use the smaller of their two
     /// values.
     #[must_use]
     pub fn mtu(&self) -> u32 {
@@ -205,7 +206,8 @@ impl Nic {
 
     fn register(&self, start: *mut u8, len: usize, remote: c_int) -> Result<Registered, NicError> {
         let access = ffi::ACCESS_LOCAL_WRITE | remote;
-        // SAFETY: the memory has `len` bytes from `start`. The caller keeps it as long as the returned value exists.
+        // SAFETY: the memory has `len` bytes from `start`. The caller keeps the memory as long as the returned value
+        // exists.
         let mr =
             unsafe { (self.0.library.ibv_reg_mr)(self.0.pd.as_ptr(), start.cast(), len, access) };
         let mr = NonNull::new(mr).ok_or_else(|| {
@@ -260,7 +262,7 @@ fn open_named(library: &Library, name: &str) -> Result<NonNull<ffi::Context>, Ni
 
 /// Makes a descriptor non-blocking.
 fn unblock(fd: RawFd) -> Result<(), NicError> {
-    // SAFETY: two calls that change a flag of an open descriptor.
+    // SAFETY: these two calls change a flag of an open descriptor.
     let done = unsafe {
         let flags = libc::fcntl(fd, libc::F_GETFL);
         flags >= 0 && libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) == 0
@@ -381,10 +383,11 @@ impl Registered {
     }
 }
 
-/// Length of the memory that partners may read: the head of the slots, which tells nothing of any message.
+/// Length of the memory that partners may read. It is the beginning of the slots' memory, which tells nothing about
+/// messages.
 const READABLE: usize = 64;
 
-/// Memory of slots. The NIC stores messages into posted slots. Partners may read its first bytes only.
+/// The memory of slots. The NIC stores messages into posted slots. Partners may read only its first bytes.
 #[derive(Clone)]
 pub struct SlotMemory {
     registered: Arc<Registered>,
@@ -408,7 +411,7 @@ impl SlotMemory {
         })
     }
 
-    /// Returns the address and key by which a partner reads a byte there.
+    /// Returns the address and key with which a partner reads a byte there.
     #[must_use]
     pub fn readable(&self) -> Readable {
         let at = u64::try_from(self.memory.start().addr()).expect("64 bits");
@@ -424,7 +427,7 @@ impl SlotMemory {
 pub struct Readable {
     /// Address of the byte in its owner's memory.
     pub at: u64,
-    /// Remote key of the byte's memory.
+    /// Remote key of the memory that has the byte.
     pub key: u32,
 }
 
@@ -451,7 +454,7 @@ impl Buffers {
 
 impl Drop for Buffers {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, once.
+        // SAFETY: the memory was allocated with this layout, and is freed once.
         unsafe { std::alloc::dealloc(self.start.as_ptr(), self.layout) };
     }
 }
@@ -459,7 +462,7 @@ impl Drop for Buffers {
 /// A completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// Id of the work request. For a slot: number of the message.
+    /// Id of the work request; for a slot, the number of the message.
     pub id: u64,
     /// Number of the QP.
     pub qpn: u32,
@@ -481,7 +484,8 @@ unsafe impl Sync for CompletionQueue {}
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        // SAFETY: QPs hold an `Arc` of this value, and all its events were acknowledged when they were taken.
+        // SAFETY: QPs hold an `Arc` of this value, and all of the queue's events were acknowledged when they were
+        // taken.
         unsafe {
             (self.nic.0.library.ibv_destroy_cq)(self.cq.as_ptr());
             (self.nic.0.library.ibv_destroy_comp_channel)(self.channel.as_ptr());
@@ -561,20 +565,20 @@ impl Completions {
         Ok(())
     }
 
-    /// Makes the next completion signal [`Completions::fd`]. Poll once more after this call.
+    /// Requests that the next completion makes [`Completions::fd`] readable. Poll once more after this call.
     ///
     /// # Errors
     /// [`NicError`].
     pub fn arm(&self) -> Result<(), NicError> {
         let context = self.0.nic.0.context.as_ptr();
-        // SAFETY: called as the library's header calls it.
+        // SAFETY: this call is the one that the library's header makes.
         match unsafe { ((*context).ops.req_notify_cq)(self.0.cq.as_ptr(), 0) } {
             0 => Ok(()),
             code => Err(NicError::code("the NIC cannot wake this process", code)),
         }
     }
 
-    /// Returns whether the NIC has signalled a completion. If so, the queue must be armed again.
+    /// Returns whether the NIC has signalled a completion. If so, [`Completions::arm`] must be called again.
     #[must_use]
     pub fn take_event(&self) -> bool {
         let (mut cq, mut about) = (null_mut(), null_mut());
@@ -671,8 +675,8 @@ impl Receiver {
         };
         let mut bad = null_mut();
         let context = self.0.nic.0.context.as_ptr();
-        // SAFETY: called as the library's header calls it. The place is in registered memory, which is not read before
-        // the completion (`pmnet_log::slots`).
+        // SAFETY: this call is the one that the library's header makes. The place is in registered memory, which is not
+        // read before the completion (`pmnet_log::slots`).
         let code = unsafe {
             ((*context).ops.post_srq_recv)(self.0.srq.as_ptr(), &raw mut work, &raw mut bad)
         };
@@ -683,12 +687,12 @@ impl Receiver {
     }
 }
 
-/// A queue pair (RC). Dropping it destroys it.
+/// A queue pair (RC). It is destroyed when it is dropped.
 pub struct QueuePair {
     nic: Nic,
     qp: NonNull<ffi::Qp>,
     psn: u32,
-    /// Kept alive because the NIC uses them for this QP.
+    /// This is kept because the NIC uses the queue for this QP.
     _completions: Completions,
     _receiver: Option<Receiver>,
 }
@@ -710,8 +714,8 @@ impl Drop for QueuePair {
 }
 
 impl QueuePair {
-    /// Creates a QP that receives into a shared queue, or one that has up to `sends` send requests under way. `psn`: a
-    /// random number.
+    /// Creates a QP that receives into a shared queue, or a QP that can have up to `sends` send requests under way.
+    /// `psn` must be a random number.
     ///
     /// # Errors
     /// [`NicError`].
@@ -782,7 +786,8 @@ impl QueuePair {
         }
     }
 
-    /// Connects to a partner. Then the QP may receive and send. `mtu`: the smaller one of the partners' values.
+    /// Connects to a partner. After that, the QP may receive and send. `mtu` is the smaller of the two partners'
+    /// values.
     ///
     /// # Errors
     /// [`NicError`].
@@ -823,7 +828,7 @@ impl QueuePair {
         self.modify(send, bits | mask::RD_ATOMIC, "a queue pair cannot send")
     }
 
-    /// Breaks the QP: the NIC acknowledges nothing more on it.
+    /// Breaks the QP. After that, the NIC acknowledges nothing more on it.
     ///
     /// # Errors
     /// [`NicError`]: the NIC may still acknowledge messages.
@@ -845,7 +850,7 @@ impl QueuePair {
     }
 }
 
-/// Buffers of one size, from which a QP sends, and the place into which it reads a byte.
+/// Buffers of one size from which a QP sends, and the place into which it reads a byte.
 pub struct SendBuffers {
     registered: Registered,
     buffers: Buffers,
@@ -884,7 +889,7 @@ impl SendBuffers {
         }
     }
 
-    /// Sends a message from buffer `number`. The buffer must be free: the NIC no longer uses its previous message.
+    /// Sends a message from buffer `number`. The NIC must not use the buffer any more for an earlier message.
     ///
     /// # Errors
     /// [`NicError`].
@@ -906,8 +911,8 @@ impl SendBuffers {
     }
 
     /// Begins a message of `length` bytes that never ends, because the NIC can read only its `first` bytes. The NIC
-    /// sends the packets that these bytes fill, and then reports an error. For tests of a partner's reaction to such a
-    /// client.
+    /// sends the packets that these bytes fill, and then reports an error. This is for tests of a partner's reaction to
+    /// such a client.
     ///
     /// # Errors
     /// [`NicError`].
@@ -950,8 +955,8 @@ impl SendBuffers {
         };
         let mut bad = null_mut();
         let context = pair.nic.0.context.as_ptr();
-        // SAFETY: the same call as the inline function in libibverbs' header. The memory is registered and stays: the
-        // owner of the queue pair owns it too, and drops it later.
+        // SAFETY: this is the call that the inline function in libibverbs' header makes. The memory is registered, and
+        // stays so: the owner of the queue pair owns the memory too, and drops it later.
         let code =
             unsafe { ((*context).ops.post_send)(pair.qp.as_ptr(), &raw mut work, &raw mut bad) };
         match code {

@@ -2,8 +2,8 @@
 //! 9).
 //!
 //! Several QPs, each on a thread of its own, send to one queue of the same NIC. A shared counter rises when a message
-//! begins, and when the READ after it has completed. A message that began after the end of another message must be in a
-//! later slot.
+//! begins, and when the READ after it has completed, which ends the message. If a message began after the end of
+//! another message, it must be in a later slot.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -38,9 +38,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub struct Report {
     /// Messages that were acknowledged.
     pub messages: u64,
-    /// Completions that came while an earlier slot was open.
+    /// Completions that came while an earlier slot was still open.
     pub overtaken: u64,
-    /// Messages that are in an earlier slot than a message that had ended before they began.
+    /// Messages that began after the end of another message, but are in an earlier slot.
     pub violations: u64,
     /// Acknowledged messages that are in no slot.
     pub lost: u64,
@@ -56,7 +56,7 @@ impl Report {
     }
 }
 
-/// The counter's values at the begin and the end of a message.
+/// The values of the counter at the begin and at the end of a message.
 #[derive(Clone, Copy, Debug)]
 struct Life {
     id: u64,
@@ -99,8 +99,8 @@ impl Sender {
         })
     }
 
-    /// Sends one message after the other, until all messages of the test are sent. Returns those that this sender has
-    /// sent.
+    /// Sends one message after the other, until all messages of the test are sent. Returns the messages that this
+    /// sender has sent.
     fn run(&mut self, clock: &Clock) -> Result<Vec<Life>, NicError> {
         let mut lives = Vec::new();
         loop {
@@ -137,8 +137,8 @@ impl Sender {
     }
 }
 
-/// Tests the RDMA device with this name and address, with this number of QPs and messages. `memory`: name of a file on
-/// tmpfs, which is created and removed.
+/// Tests the RDMA device with this name and address, with these numbers of QPs and messages. `memory`: name of a file
+/// on tmpfs that this function creates and removes.
 ///
 /// # Errors
 /// [`NicError`]: the device could not be tested.
@@ -187,7 +187,7 @@ fn failed(error: impl std::fmt::Display) -> NicError {
     NicError::said(&error.to_string())
 }
 
-/// Takes messages from the slots, in order, until all have arrived or none has arrived for [`PATIENCE`].
+/// Takes messages from the slots, in order, until all have arrived, or until none has arrived for [`PATIENCE`].
 fn receive(
     parts: &Parts,
     queue: &mut SlotQueue<AnyMedia>,
@@ -227,7 +227,8 @@ fn receive(
     }
 }
 
-/// Compares the order of the slots with the senders' notes.
+/// Compares the order of the messages in the slots with the notes of the senders, and enters the result into the
+/// report.
 fn judge(report: &mut Report, order: &[u64], lives: &[Life]) {
     let mut by_id: FxHashMap<u64, (Life, u64)> =
         lives.iter().map(|life| (life.id, (*life, 0))).collect();

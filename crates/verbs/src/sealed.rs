@@ -1,5 +1,5 @@
-//! How client and device prove to each other that they have the key of the client's front, and the MACs of their
-//! messages by TCP (`docs/spec/verbs.md` §4).
+//! How client and device prove to each other that they have the key of the client's front; and the MACs of their TCP
+//! messages (`docs/spec/verbs.md` §4).
 //!
 //! ```text
 //! client ──KNOCK (front, nonce)──▶ device
@@ -8,8 +8,8 @@
 //!        ◀──WELCOME, sealed──────
 //! ```
 //! Invariants: a MAC covers the whole message, both nonces, the direction, and the number of the message in its
-//! direction. So a message is good once, in one connection, at one place. Without keys there are no KNOCK and no MACs.
-//! Not allowed here: IO, randomness, deciding what a message does.
+//! direction. So a message is valid only once, in one connection, at one place. Without keys there are no KNOCK and no
+//! MACs. This module must not do IO, use random numbers of its own, or decide what a message does.
 
 use pmnet_proto::client::Binding;
 use pmnet_proto::keys::{ClusterKeys, FrontKey, MacKey, Unserved};
@@ -27,7 +27,7 @@ fn mac(key: &MacKey, number: u64, bytes: &Bytes) -> u64 {
     key.text(&text)
 }
 
-/// Returns the message with its MAC, and counts it.
+/// Returns the message with its MAC, and increments the number of messages.
 fn seal(key: &MacKey, number: &mut u64, message: &Message) -> Bytes {
     let bytes = message.write();
     let mac = mac(key, *number, &bytes);
@@ -35,7 +35,7 @@ fn seal(key: &MacKey, number: &mut u64, message: &Message) -> Bytes {
     with_mac(&bytes, mac)
 }
 
-/// Whether the message has the right MAC. The comparison takes constant time, as for packets.
+/// Returns whether the message has the right MAC. The comparison takes constant time, as it does for packets.
 fn is_sealed(key: &MacKey, number: u64, bytes: &Bytes) -> bool {
     mac(key, number, bytes) ^ mac_of(bytes) == 0
 }
@@ -43,13 +43,14 @@ fn is_sealed(key: &MacKey, number: u64, bytes: &Bytes) -> bool {
 /// A device's reaction to a client's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// The message is of the client, and counts.
+    /// The message is from the client, and must be processed.
     Message(Message),
-    /// The device sends these bytes.
+    /// The device must send these bytes.
     Answer(Bytes),
-    /// The client has not proven that it has a valid key. The device says why, and ends the connection.
+    /// The client has not proven that it has a valid key. The device must state this reason, and end the connection.
     Refuse(Refusal),
-    /// No message, or one out of turn; or there is no nonce. The device ends the connection.
+    /// The bytes are not a message, it is not the message's turn, or there is no nonce. The device must end the
+    /// connection.
     Garbage,
 }
 
@@ -68,8 +69,8 @@ struct Talk {
 }
 
 impl Host {
-    /// Takes the next message. `keys`: the cluster's keys now. `draw` gives a nonce that was never used and cannot be
-    /// predicted.
+    /// Processes the next message. `keys`: the cluster's present keys. `draw` returns a nonce that was never used and
+    /// that nobody can predict.
     pub fn hear(
         &mut self,
         bytes: &Bytes,
@@ -120,8 +121,8 @@ impl Host {
         }
     }
 
-    /// Returns the client's front, if there are keys and the client has sent KNOCK. A message of the client must have
-    /// been accepted since; otherwise this proves nothing.
+    /// Returns the client's front, if there are keys and the client has sent KNOCK. This is proven only if a message of
+    /// the client has been accepted since then.
     pub fn front(&self) -> Option<FrontId> {
         self.0.as_ref().map(|talk| talk.front)
     }
@@ -129,7 +130,7 @@ impl Host {
 
 impl Talk {
     fn hear(&mut self, bytes: &Bytes, message: Message, keys: &ClusterKeys) -> Heard {
-        // A session keeps the key of its front while the client gets another one.
+        // A session keeps the key of its front even if the client gets another key.
         let front = match message {
             Message::Bind { front, .. } => front,
             _ => Some(self.front),
@@ -137,7 +138,7 @@ impl Talk {
         let key = front.and_then(|front| keys.front(front));
         let Some(key) = key else {
             return match message {
-                // This cannot be verified, and has no effect.
+                // This message cannot be verified, so it has no effect.
                 Message::Bind { session, .. } if self.heard > 0 => {
                     self.heard += 1;
                     let unknown = Message::Unknown { session };
@@ -165,15 +166,15 @@ fn unserved(keys: &ClusterKeys, front: FrontId) -> Refusal {
 /// A client's reaction to a device's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// The message is of the device, and counts.
+    /// The message is from the device, and must be processed.
     Message(Message),
-    /// The client sends these bytes.
+    /// The client must send these bytes.
     Answer(Bytes),
-    /// The device refuses the client's key. The refusal has no MAC, so it is only a hint; the connection ends.
+    /// The device refuses the client's key. The refusal has no MAC, so it is only a hint. The connection must end.
     Refused(Refusal),
-    /// The message has not the right MAC. The connection ends.
+    /// The message has a wrong MAC. The connection must end.
     Unproven,
-    /// No message, or one out of turn. The connection ends.
+    /// The bytes are not a message, or it is not the message's turn. The connection must end.
     Garbage,
 }
 
@@ -190,8 +191,8 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Begins a connection with this HELLO. `nonce`: a nonce that was never used and cannot be
-    /// predicted. Returns the bytes to send first.
+    /// Begins a connection with this HELLO. `nonce` was never used, and nobody can predict it. Also returns the first
+    /// bytes that must be sent.
     pub fn begin(key: Option<FrontKey>, nonce: Nonce, hello: Message) -> (Caller, Bytes) {
         let first = key.map_or(hello, |key| Message::Knock {
             front: key.id(),
@@ -208,7 +209,7 @@ impl Caller {
         (caller, first.write())
     }
 
-    /// Takes the next message.
+    /// Processes the next message.
     pub fn hear(&mut self, bytes: &Bytes) -> Told {
         let Some(message) = Message::read(bytes) else {
             return Told::Garbage;
@@ -235,8 +236,8 @@ impl Caller {
         Told::Message(message)
     }
 
-    /// Returns a BIND of this session; with keys, sealed with the key of the session's front. `None`: the session and
-    /// this connection do not both have keys.
+    /// Returns a BIND of this session; with keys, it is sealed with the key of the session's front. `None`: only one of
+    /// session and connection has a key.
     pub fn bind(&mut self, session: u64, of: &Binding) -> Option<Bytes> {
         let message = Message::Bind {
             session,

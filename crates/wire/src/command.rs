@@ -1,8 +1,8 @@
 //! The payload language of updates and bypasses (`docs/spec/wire.md` §6).
 //!
 //! A payload is an eight-byte preamble, and then one RESP2 array of bulk strings (or several, for a transaction). The
-//! bytes after the preamble can be sent to a Redis server unchanged. That is why the check is strict: there must be
-//! whole commands, with nothing before, between or after them.
+//! bytes after the preamble can be sent to a Redis server unchanged. So the check is strict: the bytes must be whole
+//! commands, with no other bytes before, between or after them.
 //!
 //! ```text
 //!  0         1          2      3          4          8
@@ -18,25 +18,27 @@ use pmnet_resp::write_command;
 pub const VERSION: u8 = 1;
 /// Length of the preamble in bytes.
 pub const PREAMBLE_LEN: usize = 8;
-/// Most commands in one transaction.
+/// Maximum number of commands in one transaction.
 pub const COMMANDS_MAX: usize = 64 * 1024;
 
 /// Reply to [`Form::StoreAddress`] from a store without an address.
 pub const NO_ADDRESS: &[u8] = b"-ERR pmnet: this store has no address of its own\r\n";
 
-/// Asks an embedded store for the versions of keys. The reply is an array of integers: the number of the store's start,
-/// and a version for each key.
+/// Command that asks an embedded store for the versions of keys. The reply is an array of integers: the number of the
+/// store's start, and a version for each key.
 pub const WATCH: &str = "PMNET.WATCH";
-/// Stands before the commands of a transaction, at an embedded store: the transaction runs only if all these keys still
-/// have these versions. Arguments: the number of the start, and for each key its database, version and name.
+/// Command before the commands of a transaction, for an embedded store: the transaction runs only if all these keys
+/// still have these versions. Arguments: the number of the store's start, and for each key its database, version and
+/// name.
 pub const UNCHANGED: &str = "PMNET.UNCHANGED";
-/// Asks an embedded store which lists and sorted sets are new since an earlier answer. Arguments: the first two
-/// integers of that answer, or zeros. The reply is an array of integers: the number of the start, the number of
-/// arrivals so far, and the [`arrival`] of each new one, or 0 if they are unknown.
+/// Command that asks an embedded store which lists and sorted sets are new since an earlier answer. Arguments: the
+/// first two integers of the earlier answer, or zeros. The reply is an array of integers: the number of the store's
+/// start, the number of arrivals so far, and the [`arrival`] of each new list or sorted set, or 0 if the store no
+/// longer knows them.
 pub const ARRIVED: &str = "PMNET.ARRIVED";
 
-/// Returns the number of a key for which a client waits, with the type that it waits for. Different keys may have the
-/// same number; no key has 0.
+/// Returns a number for a key and type (list or sorted set) for which a client waits. Different keys may have the same
+/// number. No key has number 0.
 #[must_use]
 pub fn arrival(database: u32, sorted: bool, key: &[u8]) -> i64 {
     let place = u64::from(database) << 1 | u64::from(sorted);
@@ -48,24 +50,25 @@ pub fn arrival(database: u32, sorted: bool, key: &[u8]) -> i64 {
 /// Relation between the commands of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Exactly one command; the reply is its reply.
+    /// Exactly one command. The reply is the command's reply.
     Single,
-    /// Independent commands in order; the reply consists of their replies, one after the other.
+    /// Independent commands in order. The reply consists of the commands' replies, one after the other.
     Pipeline,
-    /// MULTI … EXEC: executed together, the reply is the array of their replies.
+    /// Commands of MULTI … EXEC, which are executed together. The reply is the array of the commands' replies.
     Transaction,
     /// No command. When the barrier is reached, the server returns the store's name ([`crate::StoreName`]) as a bulk
     /// string, or `+OK` if the store cannot be reached directly.
     Barrier,
-    /// No command. The server returns the store's name as a bulk string, or an error with the reason why it has none.
+    /// No command. The server returns the store's name as a bulk string, or an error that says why the store has no
+    /// name.
     StoreAddress,
-    /// Independent commands, and MULTI … EXEC among them, in order. The store may stop before the last one. The reply
-    /// is the array of the replies to the executed parts, in which a transaction has one reply. A reply that is no
-    /// array is the reply to all parts.
+    /// A pack: independent commands and MULTI … EXEC, in order. Each such part has one reply. The store may stop before
+    /// the last part. The reply is the array of the replies to the executed parts. A reply that is not an array is the
+    /// reply to all parts.
     Pack,
 }
 
-/// RESP version in which the reply is wanted.
+/// RESP version of the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// RESP2.
@@ -93,9 +96,9 @@ pub enum CommandError {
 pub struct Commands<'a> {
     /// Relation between the commands.
     pub form: Form,
-    /// RESP version in which the reply is wanted.
+    /// RESP version of the reply.
     pub protocol: Protocol,
-    /// Redis database that the commands run in.
+    /// Redis database in which the commands are executed.
     pub database: u32,
     /// Number of commands.
     pub count: usize,
@@ -247,9 +250,9 @@ pub struct Unit<'a> {
     pub resp: &'a [u8],
 }
 
-/// Stands before a transaction in a pack, in exactly this form.
+/// The bytes before a transaction in a pack. No other form of MULTI is accepted.
 pub const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
-/// Stands after a transaction in a pack.
+/// The bytes after a transaction in a pack.
 pub const EXEC: &[u8] = b"*1\r\n$4\r\nEXEC\r\n";
 
 /// Checks whether the transactions of a pack are whole, command by command.
@@ -298,8 +301,8 @@ impl<'a> Iterator for Arguments<'a> {
 
 impl ExactSizeIterator for Arguments<'_> {}
 
-/// Reads `<marker><digits>\r\n`. Only canonical decimal is accepted, so that this check and a Redis server read the
-/// same number.
+/// Reads `<marker><digits>\r\n`. Only canonical decimal is accepted, so that this check and a Redis server cannot read
+/// different numbers.
 fn read_number(bytes: &[u8], marker: u8) -> Option<(usize, &[u8])> {
     let (&first, rest) = bytes.split_first()?;
     if first != marker {

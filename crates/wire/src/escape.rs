@@ -1,4 +1,4 @@
-//! Escapes in addresses of stores.
+//! Percent escapes in addresses of stores.
 
 /// Returns `text` with each `%` and its two hexadecimal digits replaced by the byte that they encode. Returns `None` if
 /// a `%` has no such digits, or if the result is not UTF-8.

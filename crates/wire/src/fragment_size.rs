@@ -1,7 +1,7 @@
 //! Number of bytes of a message that one packet carries (`docs/spec/wire.md` §1, "Size of fragments").
 //!
-//! Receivers accept every size up to [`crate::FRAGMENT_BYTES`]. A sender cuts messages by the size of the shard, or by
-//! the smaller size of its own path. So no packet is longer than a hop can carry.
+//! Receivers accept every size up to [`crate::FRAGMENT_BYTES`]. A sender cuts messages into fragments of the shard's
+//! size, or of the size that its own path carries if that is smaller. So no packet is longer than a hop can carry.
 
 use crate::{FRAGMENT_BYTES, FRAGMENT_BYTES_MIN, Flags, HEADER_LEN};
 use core::fmt;
@@ -10,12 +10,13 @@ use core::fmt;
 const IPV4_BYTES: usize = 20;
 const IPV6_BYTES: usize = 40;
 const UDP_BYTES: usize = 8;
-/// Sizes are multiples of this.
+/// Unit of sizes, in bytes: each size is a multiple of it.
 const STEP: usize = 8;
-/// Position of the bits in the flags of a bypass that state the size of fragments which its client can receive.
+/// Position of five bits in the flags of a bypass. They state the size of fragments that the bypass's client can
+/// receive.
 const FLAGS_SHIFT: u8 = 3;
 
-/// Most payload bytes of one packet: a multiple of 8 from [`FRAGMENT_BYTES_MIN`] to [`FRAGMENT_BYTES`].
+/// Maximum number of payload bytes of one packet: a multiple of 8 from [`FRAGMENT_BYTES_MIN`] to [`FRAGMENT_BYTES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FragmentSize(u16);
 
@@ -27,21 +28,21 @@ const fn bounded(bytes: usize) -> FragmentSize {
     } else {
         bytes - bytes % STEP
     };
-    // Both bounds fit.
+    // The number is at most `FRAGMENT_BYTES`, so it fits a `u16`.
     #[allow(clippy::cast_possible_truncation)]
     FragmentSize(bytes as u16)
 }
 
 impl FragmentSize {
-    /// The smallest MTU of a path: what IPv6 guarantees.
+    /// The smallest MTU of a path, which IPv6 guarantees.
     pub const MTU_MIN: usize = 1280;
     /// The size that fits an MTU of 1500.
     pub const MAX: FragmentSize = bounded(FRAGMENT_BYTES);
     /// The size that fits an MTU of 1280, which IPv6 guarantees.
     pub const MIN: FragmentSize = bounded(FRAGMENT_BYTES_MIN);
 
-    /// Returns the size for a path with this MTU (longest IP packet, with its header). For an MTU below 1280 it returns
-    /// [`FragmentSize::MIN`], which may not fit.
+    /// Returns the size for a path with this MTU (longest IP packet, with its header). For an MTU below 1280 the result
+    /// is [`FragmentSize::MIN`], whose packets may not fit.
     #[must_use]
     pub const fn of_mtu(mtu: usize, ipv6: bool) -> FragmentSize {
         let ip = if ipv6 { IPV6_BYTES } else { IPV4_BYTES };
@@ -54,14 +55,14 @@ impl FragmentSize {
         self.0 as usize
     }
 
-    /// Returns the largest size of a whole packet in bytes: with pmnet's header, without those of UDP and IP.
+    /// Returns the largest size of a whole packet in bytes: with pmnet's header, but without the headers of UDP and IP.
     #[must_use]
     pub const fn datagram_bytes(self) -> usize {
         HEADER_LEN + self.bytes()
     }
 
-    /// Reads the number in a packet or a record. 0 means [`FragmentSize::MAX`], because earlier versions know no other
-    /// size. A number out of bounds counts as the nearest size.
+    /// Reads a size from its number in a packet or a record. 0, which earlier versions send, means
+    /// [`FragmentSize::MAX`]. A number out of bounds counts as the nearest size.
     #[must_use]
     pub const fn from_wire(bytes: u64) -> FragmentSize {
         if bytes == 0 || bytes > FRAGMENT_BYTES as u64 {
@@ -96,7 +97,7 @@ impl FragmentSize {
         bounded(FRAGMENT_BYTES - steps * STEP)
     }
 
-    /// Returns the number of fragments of a message with `bytes` bytes. An empty message has one fragment, too.
+    /// Returns the number of fragments of a message with `bytes` bytes. An empty message also has one fragment.
     #[must_use]
     pub const fn count(self, bytes: usize) -> usize {
         let count = bytes.div_ceil(self.bytes());

@@ -1,35 +1,37 @@
-//! Settings and rights of Redis on which promises rest, and which of them clients may change through pmnet.
+//! Settings and rights of Redis that early acknowledgements need, and the changes of them that clients may make through
+//! pmnet.
 //!
-//! A front acknowledges before Redis has seen the command. So no client may make Redis refuse, drop or undo what
-//! was acknowledged, or lock pmnet out. Only the operator may change that, at Redis itself. The store's adaptor
-//! checks the same settings whenever it connects.
+//! A front acknowledges a command before Redis has received it. So no client may change Redis such that it refuses,
+//! drops or undoes acknowledged commands, or locks pmnet out. Only the operator may make such changes, directly at
+//! Redis. The store's adaptor checks the same settings whenever it connects.
 
 use crate::MESSAGE_BYTES_MAX;
 use crate::promise::RECORDS_PREFIX;
 
-/// Smallest allowed `proto-max-bulk-len`, in bytes: the largest message, and the same again for what pmnet stores
-/// beside it.
+/// Smallest allowed `proto-max-bulk-len`, in bytes: twice the largest message, because pmnet stores its records
+/// together with the message.
 pub const BULK_BYTES_MIN: u64 = 2 * MESSAGE_BYTES_MAX as u64;
-/// Smallest allowed `client-query-buffer-limit`, in bytes. It applies to a whole transaction, with the largest message
-/// and the records.
+/// Smallest allowed `client-query-buffer-limit`, in bytes. Redis applies the limit to a whole transaction, here with
+/// the largest message and pmnet's records.
 pub const QUERY_BYTES_MIN: u64 = 4 * MESSAGE_BYTES_MAX as u64;
-/// Smallest allowed limit of `client-output-buffer-limit normal`, in bytes, if there is a limit. One reply returns all
-/// records.
+/// Smallest allowed limit of `client-output-buffer-limit normal`, in bytes, if there is a limit. One reply contains all
+/// of pmnet's records.
 pub const OUTPUT_BYTES_MIN: u64 = 16 * MESSAGE_BYTES_MAX as u64;
-/// Smallest allowed `maxclients`: the server, and some clients of a front with a connection of their own.
+/// Smallest allowed `maxclients`: enough for the server, and for some clients of a front that need their own
+/// connections.
 const CLIENTS_MIN: u64 = 100;
-/// Most digits of a number that is read; longer numbers exceed every limit in this module.
+/// Maximum number of digits of a number that is read. Longer numbers exceed every limit in this module.
 const DIGITS_MAX: usize = 18;
 
 /// Values that a client may give to a setting.
 enum Allowed {
     Nothing,
     Word(&'static str),
-    /// An amount of memory of 0, which means no limit.
+    /// Only an amount of memory of 0, which means no limit.
     NoLimit,
     Bytes(u64),
     Number(u64),
-    /// Limits of replies, by class of clients.
+    /// Limits of output buffers, one for each class of clients.
     Output,
 }
 
@@ -45,7 +47,7 @@ const GUARDED: &[(&str, Allowed)] = &[
     ("DBFILENAME", Allowed::Nothing),
     ("APPENDFILENAME", Allowed::Nothing),
     ("APPENDDIRNAME", Allowed::Nothing),
-    // Redis must accept acknowledged writes.
+    // Redis must not refuse acknowledged writes.
     ("PROTO-MAX-BULK-LEN", Allowed::Bytes(BULK_BYTES_MIN)),
     ("CLIENT-QUERY-BUFFER-LIMIT", Allowed::Bytes(QUERY_BYTES_MIN)),
     ("CLIENT-OUTPUT-BUFFER-LIMIT", Allowed::Output),
@@ -73,7 +75,7 @@ const GUARDED: &[(&str, Allowed)] = &[
     ("TLS-PROTOCOLS", Allowed::Nothing),
     ("TLS-CIPHERS", Allowed::Nothing),
     ("TLS-CIPHERSUITES", Allowed::Nothing),
-    // Redis must go on taking writes when a snapshot fails.
+    // Redis must accept writes even after a failed snapshot.
     ("STOP-WRITES-ON-BGSAVE-ERROR", Allowed::Word("no")),
 ];
 
@@ -85,8 +87,8 @@ pub fn sets_eviction<'a>(count: usize, argument: impl Fn(usize) -> &'a [u8]) -> 
     settings(count, argument).any(|(name, _)| name == EVICTION)
 }
 
-/// Returns the guarded setting, in capitals, to which this `CONFIG SET` gives a value that could break a promise.
-/// `unlimited`: Redis has no memory limit, so its eviction policy does not matter.
+/// Returns the guarded setting, in capitals, to which this `CONFIG SET` gives a value with which acknowledged writes
+/// could be lost. `unlimited`: Redis has no memory limit, so its eviction policy does not matter.
 pub fn sets_guarded<'a>(
     count: usize,
     argument: impl Fn(usize) -> &'a [u8],
@@ -117,10 +119,10 @@ fn settings<'a>(
     })
 }
 
-/// Commands that keep state in their connection, although the server's facts about them do not show it.
+/// Commands that keep state in their connection, although Redis's own description of them (COMMAND) does not say so.
 const STATEFUL: [&str; 1] = ["HIMPORT"];
 
-/// Commands that write without naming a key, and change only indexes. Some of them have forms that can do more
+/// Commands that write without naming a key, and change only indexes. Some forms of these commands can do more
 /// ([`reaches_records`]).
 const SPARING: [&str; 18] = [
     "FT.ALIASADD",
@@ -148,14 +150,14 @@ pub const UNNAMED_KEYS: &str = "it changes keys that it does not name, and pmnet
 /// Reason why a command that keeps state in its connection is refused on a shared connection.
 pub const OWN_CONNECTION: &str = "it keeps state in its connection, and this connection is shared";
 
-/// Returns whether this command (in capitals) keeps state in its connection, although the server's facts do not show
-/// it.
+/// Returns whether this command (in capitals) keeps state in its connection, although Redis's own description of it
+/// does not say so.
 #[must_use]
 pub fn keeps_state(name: &[u8]) -> bool {
     STATEFUL.iter().any(|known| known.as_bytes() == name)
 }
 
-/// Returns whether this command (in capitals) leaves keys alone, although it writes without naming a key.
+/// Returns whether this command (in capitals) changes no keys, although it writes without naming a key.
 #[must_use]
 pub fn spares_keys(name: &[u8]) -> bool {
     SPARING.iter().any(|known| known.as_bytes() == name)
@@ -203,7 +205,7 @@ pub fn reaches_records<'a>(
     None
 }
 
-/// Returns whether the index of this FT.CREATE leaves out all hashes of pmnet.
+/// Returns whether the index that this FT.CREATE makes leaves out all hashes of pmnet.
 fn leaves_records_out<'a>(count: usize, argument: &impl Fn(usize) -> &'a [u8]) -> bool {
     let is = |index: usize, word: &str| argument(index).eq_ignore_ascii_case(word.as_bytes());
     let mut at = 2;
@@ -227,8 +229,8 @@ fn leaves_records_out<'a>(count: usize, argument: &impl Fn(usize) -> &'a [u8]) -
     false
 }
 
-/// Returns whether this command is an `ACL` that could take away pmnet's own rights in Redis: it names `own_user`
-/// (`None`: unknown, so any user may be meant), or loads all users anew.
+/// Returns whether this command is an `ACL` that could take away pmnet's own rights in Redis: it names `own_user`, or
+/// loads all users again. `None`: the user is unknown, so any named user counts.
 pub fn changes_access<'a>(
     count: usize,
     argument: impl Fn(usize) -> &'a [u8],
@@ -258,7 +260,7 @@ impl Allowed {
 }
 
 /// Returns the lower of the limits (in bytes) that a value of `client-output-buffer-limit` sets for ordinary clients;
-/// `u64::MAX` if it sets none, `None` if the value is not understood.
+/// `u64::MAX`: it sets no limit. `None`: the value cannot be read.
 #[must_use]
 pub fn output_limit(value: &[u8]) -> Option<u64> {
     let words: Vec<&[u8]> = value
@@ -273,7 +275,7 @@ pub fn output_limit(value: &[u8]) -> Option<u64> {
         let ordinary = name.eq_ignore_ascii_case(b"normal");
         for limit in [hard, soft] {
             match memory(limit)? {
-                // No limit.
+                // 0 means no limit.
                 0 => {}
                 limit if ordinary => least = least.min(limit),
                 _ => {}
@@ -318,7 +320,7 @@ mod tests {
     use super::*;
 
     fn words(line: &str) -> Vec<&[u8]> {
-        // Words in quotes are one argument.
+        // Words in quotes form one argument.
         line.split('"')
             .enumerate()
             .flat_map(|(part, text)| {
@@ -443,7 +445,7 @@ mod tests {
             "CONFIG SET stop-writes-on-bgsave-error no",
             "CONFIG SET maxclients 100",
             "CONFIG SET hz 10",
-            // A value that is the name of a setting.
+            // Here the value, not the setting, has the name of a guarded setting.
             "CONFIG SET proc-title-template requirepass",
             "CONFIG SET requirepass",
             "CONFIG SET hz 10 requirepass",

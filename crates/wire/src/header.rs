@@ -1,4 +1,4 @@
-//! The one fixed header before every pmnet payload (`docs/spec/wire.md` §1–§3).
+//! The fixed header before the payload of every pmnet packet (`docs/spec/wire.md` §1–§3).
 //!
 //! ```text
 //!  0        2    3    4     5      6          8       12      16       20
@@ -77,7 +77,7 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// Client asks for a session; `tag` is its new token.
+    /// A client asks for a session; `tag` is the session's new token.
     Open = 1,
     /// The OPEN is committed; `session` is its order.
     OpenReply = 2,
@@ -85,25 +85,25 @@ kinds! {
     Update = 3,
     /// An update with its order, between hops.
     Append = 4,
-    /// `seq` and everything before it in `session` is held by `copies` devices.
+    /// `copies` devices hold all updates of `session` up to `seq`.
     Ack = 5,
-    /// The session is expected to continue with `seq`, or is refused.
+    /// The session must continue with `seq`, or does not exist.
     Nack = 6,
     /// The update was not logged; fall back to the server.
     NotLogged = 7,
-    /// A device's whole prefix up to `order` is durable; travels towards the head.
+    /// All orders up to `order` are durable in a device; sent towards the head.
     Durable = 8,
-    /// The server has applied everything up to `order`; travels towards the head.
+    /// The store has applied all orders up to `order`; sent towards the head.
     Applied = 9,
-    /// A request for the server, ordered by its barrier in `order`.
+    /// A request for the server, which waits until the store has applied its barrier `order`.
     Bypass = 10,
     /// The server's answer to a bypass.
     Response = 11,
-    /// The answer to a READ: the newest update of the key, out of the head's log.
+    /// The answer to a READ: the newest update of the key, from the head's log.
     Hit = 12,
-    /// Asks the previous hop for the orders `order ..= request`.
+    /// Asks the previous hop to send the orders `order ..= request` again.
     Retrans = 13,
-    /// A (re)starting device asks the server for epoch, A and session table.
+    /// A device that starts or recovers asks the server for epoch, A and session table.
     Recover = 14,
     /// The answer to RECOVER.
     RecoverReply = 15,
@@ -115,10 +115,10 @@ kinds! {
     Pong = 18,
     /// The session ends; `seq` is the last seq of the session plus 1.
     End = 19,
-    /// Asks how much the store must have applied before it may be read for these keys.
+    /// Asks up to which order the store must have applied the log before a client may read these keys from it.
     Read = 20,
-    /// The answer to a READ if the log has no update of the key: the store must have applied everything up to `order`,
-    /// in this epoch.
+    /// The answer to a READ if no update can be shown: the store must have applied all orders up to `order`, in this
+    /// epoch.
     Miss = 21,
 }
 
@@ -127,7 +127,7 @@ kinds! {
 pub struct Flags(pub u8);
 
 impl Flags {
-    /// Bypass: changes no state, may be executed again.
+    /// Bypass: the request changes no state, so it may be executed again.
     pub const READ_ONLY: Flags = Flags(1);
     /// Read: a HIT may contain an update that the store has already applied and whose entry the log still holds
     /// (reads.md §2).
@@ -136,8 +136,8 @@ impl Flags {
     pub const REPLICAS: Flags = Flags(1 << 1);
     /// Miss: the order that a replica must have applied has not been admitted yet (reads.md §11).
     pub const BEHIND: Flags = Flags(1 << 1);
-    /// Open: the client looks for the head. A device that never had an entry refuses it, because the chain may still be
-    /// incomplete.
+    /// Open: the client looks for the head. A device that never had an entry drops the OPEN, because the chain may
+    /// still be incomplete.
     pub const SEARCHES: Flags = Flags(1);
     /// Applied, Durable, Ack, OpenReply, NotLogged: the store is short of space, so the head admits no updates
     /// (protocol.md §4).
@@ -147,10 +147,10 @@ impl Flags {
     pub const FULL: Flags = Flags(1 << 1);
     /// Bypass: an update that falls back to the server, with its own (session, seq) (protocol.md §4).
     pub const FALLBACK: Flags = Flags(1 << 1);
-    /// Bypass: asks for the fragments of a long response from `fragment_index` on.
+    /// Bypass: asks for the fragments of a long reply from `fragment_index` on.
     pub const CONTINUE: Flags = Flags(1 << 2);
-    /// Response: not an answer yet; `order` is the number of fragments that have arrived without a gap. Recover-reply,
-    /// with [`Flags::REFUSED`]: the refusal is temporary, so the device asks again.
+    /// Response: the packet is not the answer yet; `order` is the number of the bypass's fragments that have arrived
+    /// without a gap. Recover-reply, with [`Flags::REFUSED`]: the refusal is temporary, so the device asks again.
     pub const PROGRESS: Flags = Flags(1 << 3);
     /// Nack: the receiver does not know the session; the client must open a new one.
     pub const UNKNOWN_SESSION: Flags = Flags(1 << 4);
@@ -159,11 +159,11 @@ impl Flags {
     /// Reserved for acks and nacks of an epoch that lost entries. No version sends it yet: a client learns of a loss
     /// from a NACK at or below its acknowledged seq (protocol.md §3).
     pub const DATA_LOSS: Flags = Flags(1 << 6);
-    /// Recover-reply: the server states in each answer how far it had applied, and refuses old stamps, so the head may
-    /// answer READs (reads.md §4).
+    /// Recover-reply: the head may answer READs, because the server states A in each answer and refuses old stamps
+    /// (reads.md §4).
     pub const READS: Flags = Flags(1 << 7);
 
-    /// Returns both sets of bits together.
+    /// Returns the union of both sets of bits.
     #[must_use]
     pub const fn with(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)
@@ -175,8 +175,8 @@ impl Flags {
     }
 }
 
-/// Reason why bytes are not an acceptable pmnet packet. A `Foreign` packet passes through a device unchanged; all
-/// others are dropped and counted by reason.
+/// Reason why bytes are not an acceptable pmnet packet. A device passes a `Foreign` packet on unchanged, and drops all
+/// others, which it counts by reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
 pub enum Reject {
     /// Not a pmnet packet: the magic or the version differs.
@@ -239,12 +239,12 @@ impl Reject {
     }
 }
 
-/// A field of the header with another meaning in each kind of packet. The views of [`crate::packet`] give it a name;
-/// other code does not interpret its value.
+/// A field of the header whose meaning depends on the kind of packet. Only the views of [`crate::packet`] name it and
+/// interpret its value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place<T>(pub(crate) T);
 
-/// Returns a field with this value and no meaning, for packets without a view in vectors and tests.
+/// Returns a field with this value, for vectors and tests that make packets without a view.
 #[must_use]
 pub const fn raw<T>(value: T) -> Place<T> {
     Place(value)
@@ -258,7 +258,7 @@ impl<T: Copy> Place<T> {
     }
 }
 
-/// The decoded fields of a header. The views of [`crate::packet`] know their meaning in each kind.
+/// The decoded fields of a header. The views of [`crate::packet`] define the meaning of the fields in each kind.
 /// [`Header::for_payload`] sets `payload_len` and `payload_crc`; [`Header::emit`] computes the header checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -266,7 +266,7 @@ pub struct Header {
     pub kind: Kind,
     /// Flag bits.
     pub flags: Flags,
-    /// Byte 5: a number of devices or rows, the kind of an entry, or the time that a caller still has.
+    /// Byte 5: a number of devices or rows, the kind of an entry, or the time until a caller's deadline.
     pub copies: Place<u8>,
     /// Shard (ordered log) that the packet belongs to.
     pub shard: u32,
@@ -278,7 +278,7 @@ pub struct Header {
     pub incarnation: u32,
     /// Session, the order of its OPEN entry.
     pub session: u64,
-    /// Position within the session.
+    /// Sequence number within the session.
     pub seq: u64,
     /// Position in the shard's log, or a barrier.
     pub order: u64,
@@ -292,9 +292,9 @@ pub struct Header {
     pub fragment_count: u16,
     /// Number of bytes after the header.
     pub payload_len: u32,
-    /// CRC32C of the payload, which its author computes once and all others reuse.
+    /// CRC32C of the payload. The author of the payload computes it once, and other processes reuse it.
     pub payload_crc: u32,
-    /// Session token, or shard token between hops (later: keyed MAC).
+    /// Token of the session or, between hops, of the shard; with keys, a MAC.
     pub tag: u64,
 }
 
@@ -338,7 +338,7 @@ impl Header {
         self
     }
 
-    /// Returns the kind of a packet that [`Header::emit`] wrote; nothing is checked.
+    /// Returns the kind of a packet that [`Header::emit`] wrote, without checks.
     #[must_use]
     pub fn kind_of(packet: &[u8]) -> Option<Kind> {
         Kind::from_u8(*packet.get(3)?)
@@ -414,10 +414,12 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// Parses the packet at the beginning of longer memory, as [`Packet::parse`] does. Its header states its length.
+    /// Parses the packet at the beginning of longer memory, as [`Packet::parse`] does. The packet's length is the
+    /// length that its header states.
     ///
     /// # Errors
-    /// As for [`Packet::parse`]; a packet that would be longer than the memory is refused for its length.
+    /// The reasons of [`Packet::parse`]. A packet that would be longer than the memory is refused because of its
+    /// length.
     pub fn parse_first(bytes: &'a [u8]) -> Result<Packet<'a>, Reject> {
         let Some(head) = bytes.first_chunk::<HEADER_LEN>() else {
             return Packet::parse(bytes);
@@ -475,7 +477,7 @@ impl<'a> Packet<'a> {
         if usize::try_from(header.payload_len) != Ok(payload.len()) {
             return Err(Reject::PayloadLength);
         }
-        // A list without entries has no first line.
+        // Every message has at least one fragment, so a count of 0 is refused, too.
         if header.fragment_count > crate::FRAGMENTS_MAX
             || header.fragment_index >= header.fragment_count
         {
@@ -487,7 +489,7 @@ impl<'a> Packet<'a> {
         Ok(Packet { header, payload })
     }
 
-    /// Appends the packet to `out`: the same bytes that were parsed.
+    /// Appends the packet to `out`, with exactly the bytes that were parsed.
     pub fn emit(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.header.emit());
         out.extend_from_slice(self.payload);

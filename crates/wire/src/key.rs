@@ -1,7 +1,8 @@
-//! Keys, and the MAC that they put into a packet's `tag` (`docs/spec/keys.md` §1, §2).
+//! Keys, and the MAC that is a packet's `tag` if there are keys (`docs/spec/keys.md` §1, §2).
 //!
-//! Invariants: a key either derives other keys or makes MACs, and types keep the two apart. This module does not
-//! allocate. Only [`ClusterKey::bytes`] and [`FrontKey::bytes`] return the bytes of a key, for key files.
+//! Invariants: a key either derives other keys or makes MACs, and the two kinds of keys have different types. This
+//! module does not allocate. Only [`ClusterKey::bytes`] and [`FrontKey::bytes`] return the bytes of a key, for key
+//! files.
 
 use crate::{Header, Packet};
 use core::fmt;
@@ -39,7 +40,7 @@ impl Key {
         SipHasher24::new_with_keys(first, u64::from_le_bytes(rest))
     }
 
-    /// Returns one half of a derived key.
+    /// Returns one half (8 bytes) of a derived key. `number` says which half.
     fn half(&self, label: Label, number: u64, about: [u64; 3]) -> u64 {
         let mut hasher = self.hasher();
         hasher.write(label);
@@ -83,13 +84,13 @@ pub struct FrontKey {
 }
 
 /// The life of a shard: from its first chain until its store is emptied or replaced. Epochs begin at 1 in each life, so
-/// a packet of one life must not verify in another.
+/// a packet of one life must not verify in another life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
     /// Number of the shard.
     pub shard: u32,
-    /// Shard token, which the server draws with the first chain. It is not secret. 0: the server has no record of a
-    /// chain.
+    /// Shard token, which the server draws when it makes the first chain. The token is not secret. 0: the server has no
+    /// chain record.
     pub token: u64,
 }
 
@@ -111,7 +112,7 @@ pub struct DoorKeys {
     pub to_caller: MacKey,
 }
 
-/// The two keys of one RDMA connection's messages by TCP (`docs/spec/verbs.md` §4).
+/// The two keys of the messages over TCP that set up one RDMA connection (`docs/spec/verbs.md` §4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RdmaKeys {
     /// Key of the client's messages.
@@ -268,7 +269,7 @@ impl MacKey {
         hasher.finish()
     }
 
-    /// Returns the MAC of a text, under a key that is used for nothing else.
+    /// Returns the MAC of a text. The key must not be used for packets.
     #[must_use]
     pub fn text(&self, text: &[u8]) -> u64 {
         let mut hasher = self.0.hasher();

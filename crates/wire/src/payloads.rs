@@ -1,36 +1,37 @@
 //! Kinds of payloads (`docs/spec/wire.md` §6): those of the updates of a session, and those that a server takes.
 //!
-//! A server skips an update of another kind, and its client was told that it is durable. So a client says the kind in its
-//! OPEN, a server says what it takes in each recover-reply, and the head refuses an OPEN that does not fit.
+//! A server skips updates of another kind than its store takes, although their client was told that they are durable.
+//! So a client states its kind in the OPEN, the server states the kinds that it takes in each recover-reply, and the
+//! head refuses an OPEN whose kind the server does not take.
 
-/// A set of kinds, one bit each. Empty: not said, as by earlier versions.
+/// A set of kinds, with one bit for each kind. Empty: not stated, as in packets of earlier versions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Payloads(u64);
 
 impl Payloads {
-    /// Nothing is said.
+    /// The empty set: no kind is stated.
     pub const NOT_SAID: Payloads = Payloads(0);
     /// Commands for a store: all forms but `program`.
     pub const COMMANDS: Payloads = Payloads(1);
-    /// Bytes for a program of one's own: form `program`.
+    /// Bytes for a program that takes the place of a store: form `program`.
     pub const PROGRAM: Payloads = Payloads(2);
     /// All kinds that this version knows.
     pub const ALL: Payloads = Payloads(Payloads::COMMANDS.0 | Payloads::PROGRAM.0);
 
-    /// The set with this number. Bits that this version does not know are kinds of a later one.
+    /// Returns the set with this number. Bits that this version does not know stand for kinds of a later version.
     #[must_use]
     pub const fn from_wire(number: u64) -> Payloads {
         Payloads(number)
     }
 
-    /// Its number on the wire.
+    /// Returns the number of the set on the wire.
     #[must_use]
     pub const fn on_wire(self) -> u64 {
         self.0
     }
 
-    /// Whether a server that takes these certainly skips what a client with `sent` sends: both are said, and have no kind in
-    /// common.
+    /// Whether a server that takes these kinds certainly skips the payloads of a client that sends the kinds `sent`.
+    /// This is so if both sets are stated and have no kind in common.
     #[must_use]
     pub const fn exclude(self, sent: Payloads) -> bool {
         self.0 != 0 && sent.0 != 0 && self.0 & sent.0 == 0

@@ -1,14 +1,15 @@
 //! Payloads and replies of programs that are not stores of commands (`docs/spec/wire.md` §6, form `program`).
 //!
-//! Both begin with a mark of their own. So no store of commands runs a payload for a program, no program takes a fence
-//! or a command for its own request, and a client can tell a program's reply from a store's error.
+//! Such payloads and replies begin with special marks. So no store of commands executes a payload for a program, no
+//! program takes a fence or a command for a request, and a client can distinguish a program's reply from a store's
+//! error.
 
 use crate::command::{PREAMBLE_LEN, VERSION};
 
 /// The preamble of a payload for a program.
 pub const PREAMBLE: [u8; PREAMBLE_LEN] = [VERSION, 2, 6, 0, 0, 0, 0, 0];
 
-/// First byte of a program's reply. No reply in RESP begins with it.
+/// First byte of a program's reply. No reply in RESP begins with this byte.
 pub const REPLY_MARK: u8 = 1;
 
 /// Returns the payload with its preamble.

@@ -1,23 +1,23 @@
-//! The commands that are promised, that is, acknowledged before Redis has received them (`docs/spec/protocol.md` §1
-//! "nilext"). Front and store use the same rule. [`crate::guard`] lists what clients may not do to that Redis.
+//! The commands that are *promised*: acknowledged before Redis has received them (`docs/spec/protocol.md` §1 "nilext").
+//! Front and store use the same rule. [`crate::guard`] lists the changes that clients may not make at this Redis.
 //!
-//! The front acknowledges by [`is_promised`]. If Redis refuses such a command, the store's adaptor keeps the command
-//! and never drops it. Front and adaptor refuse commands that touch pmnet's own records.
+//! The front acknowledges a command early if [`is_promised`] is true. If Redis refuses such a command, the store's
+//! adaptor keeps the command and never drops it. Front and adaptor refuse commands that touch pmnet's own records.
 
-/// Prefix of the names of pmnet's own records in a Redis. A client's command may have no argument with this prefix, and
-/// a command that has one is not promised.
+/// Prefix of the names of pmnet's own records in a Redis. A client's command must not have an argument with this
+/// prefix. If it has one, it is not promised.
 pub const RECORDS_PREFIX: &[u8] = b"pmnet:{";
 
 /// Largest time to live that is promised, in milliseconds (about 3,000 years). Redis refuses values near
 /// the end of the 64-bit range, depending on its clock.
 const TTL_MS_MAX: u64 = 100_000_000_000_000;
-/// Most digits of a number that is read; longer numbers exceed every limit in this module.
+/// Maximum number of digits of a number that is read. Longer numbers exceed every limit in this module.
 const DIGITS_MAX: usize = 18;
 
 /// Returns whether this command may be acknowledged before Redis has received it. `count` is the number of its
 /// arguments, of which the first is its name. The command must be a plain SET, MSET, SETEX or PSETEX in a form that
-/// Redis 6.2 and later accept for any data. The reply says nothing about the state, and the command must not fail
-/// because of its form, so the form is checked at least as strictly as Redis checks it.
+/// Redis 6.2 and later accept for any data. The replies of these commands do not depend on the data. Because the
+/// command must not fail at Redis, its form is checked at least as strictly as Redis checks it.
 pub fn is_promised<'a>(count: usize, argument: impl Fn(usize) -> &'a [u8]) -> bool {
     if count == 0 {
         return false;
@@ -40,7 +40,8 @@ pub fn is_promised<'a>(count: usize, argument: impl Fn(usize) -> &'a [u8]) -> bo
     form && !(0..count).any(|index| argument(index).starts_with(RECORDS_PREFIX))
 }
 
-/// Returns whether a text is a positive number of units of `unit_ms` milliseconds, written as Redis writes it.
+/// Returns whether a text is a time to live that Redis accepts: a positive number of units of `unit_ms` milliseconds,
+/// in canonical decimal.
 fn is_ttl(text: &[u8], unit_ms: u64) -> bool {
     let plain = (1..=DIGITS_MAX).contains(&text.len())
         && text[0] != b'0'
@@ -70,7 +71,7 @@ mod tests {
             "SET k v exat 1",
             "SET k v PX 1",
             "SET k v PXAT 9",
-            // The longest times.
+            // The longest times that are promised.
             "SET k v EX 100000000000",
             "SET k v PX 100000000000000",
             "SETEX k 100000000000 v",
@@ -79,7 +80,7 @@ mod tests {
             "PSETEX k 1 v",
             "MSET k v",
             "mset k v l w",
-            // The prefix is not at the beginning.
+            // The argument contains the prefix, but does not begin with it.
             "SET k xpmnet:{0}",
             "SET pmnet: v",
         ] {

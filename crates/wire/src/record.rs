@@ -1,10 +1,10 @@
-//! Payloads between hops: durable lists, recovery paths and recovery replies
-//! (`docs/spec/wire.md` §5). Fixed-size big-endian rows, bounded in number.
+//! Payloads between hops: lists of durable orders, paths of RECOVER, and recover-replies (`docs/spec/wire.md` §5). They
+//! consist of a bounded number of rows of fixed size, in big-endian order.
 
 use crate::packet::Field;
 use crate::{FragmentSize, FrontId};
 
-/// Most devices of one chain.
+/// Maximum number of devices of one chain.
 pub const CHAIN_MAX: usize = 8;
 /// Bytes of one [`Member`].
 pub const MEMBER_BYTES: usize = 56;
@@ -14,9 +14,9 @@ pub const DURABLE_ROW_BYTES: usize = 16;
 pub const SESSION_ROW_BYTES: usize = 24;
 /// Bytes of one [`SessionRow`] in a part that has fronts (`docs/spec/keys.md` §2).
 pub const KEYED_ROW_BYTES: usize = 32;
-/// Bit in the count of session rows that says that each row has its front.
+/// Bit in the number of session rows. If it is set, each row names its front.
 const WITH_FRONTS: u32 = 1 << 31;
-/// Number of bytes before the session rows of a recovery reply.
+/// Number of bytes of a recover-reply besides its rows.
 const REPLY_FIXED_BYTES: usize = 16;
 
 /// Fields of a [`DurableRow`].
@@ -37,7 +37,7 @@ pub const MEMBER_FIELDS: &[Field] = &[
     Field::new("served", 48, 4),
     Field::new("size", 52, 4),
 ];
-/// Fields of a [`SessionRow`]; the last one is in keyed rows only.
+/// Fields of a [`SessionRow`]; the last field exists only in keyed rows.
 pub const SESSION_ROW_FIELDS: &[Field] = &[
     Field::new("session", 0, 8),
     Field::new("last_seq", 8, 8),
@@ -49,24 +49,25 @@ const fn rows_beside_a_chain(bytes: usize, row: usize) -> usize {
     (bytes - REPLY_FIXED_BYTES - CHAIN_MAX * MEMBER_BYTES) / row
 }
 
-/// Number of session rows that one part of a recovery reply has beside a chain of full length. The part fits every
-/// path.
+/// Number of session rows in one part of a recover-reply, besides a chain of full length. With this number a part fits
+/// every path.
 pub const SESSION_ROWS_PER_PART: usize =
     rows_beside_a_chain(crate::FRAGMENT_BYTES_MIN, SESSION_ROW_BYTES);
-/// Number of session rows with fronts that one part of a recovery reply has.
+/// Number of session rows with fronts in one part of a recover-reply.
 pub const KEYED_ROWS_PER_PART: usize =
     rows_beside_a_chain(crate::FRAGMENT_BYTES_MIN, KEYED_ROW_BYTES);
-/// Most session rows that a part may have. A server that knows only one size of fragments sends this many.
+/// Maximum number of session rows of a part. A server of an earlier version, which knows only one size of fragments,
+/// sends this number.
 pub const SESSION_ROWS_MAX: usize = rows_beside_a_chain(crate::FRAGMENT_BYTES, SESSION_ROW_BYTES);
 
-/// State of one device in DURABLE.
+/// State of one device in a DURABLE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DurableRow {
     /// Id of the device.
     pub device: u32,
     /// Incarnation of the device.
     pub incarnation: u32,
-    /// All orders up to this one are durable on the device.
+    /// All orders up to this order are durable in the device.
     pub order: u64,
 }
 
@@ -81,16 +82,16 @@ pub struct Member {
     pub log_uuid: u128,
     /// Highest durable order of the device's log.
     pub tail: u64,
-    /// Highest order that the device knows to be applied.
+    /// Highest order of which the device knows that it is applied.
     pub applied: u64,
     /// Flags, such as [`Member::SHRINK`].
     pub flags: u32,
-    /// Epoch for which the operator's statement in the flags counts; it counts in no other.
+    /// The only epoch in which the operator's statement in the flags counts.
     pub word_epoch: u32,
     /// Last incarnation in which this log was marked as serving.
     pub served: u32,
-    /// In RECOVER: the size of fragments that fits its paths to the neighbour hops. In the record and in replies, the
-    /// smallest size in all rows is the shard's ([`shard_size`]).
+    /// In RECOVER: the size of fragments that the device's paths to its neighbour hops carry. In the record and in
+    /// replies, the smallest size of all rows is the shard's size ([`shard_size`]).
     pub size: FragmentSize,
 }
 
@@ -102,16 +103,16 @@ pub fn shard_size(members: &[Member]) -> FragmentSize {
 }
 
 impl Member {
-    /// The operator states that the members missing from this path are stopped for good.
+    /// The operator states that the members which are missing on this path are stopped, and will not start again.
     pub const SHRINK: u32 = 1;
     /// The operator states that the entries of the lost chain are gone.
     pub const DECLARE_LOSS: u32 = 1 << 1;
-    /// The device asks while it is serving. Its log continues to grow, so `tail` is already old.
+    /// Entries may still be appended to the device's log, so `tail` may already be old.
     pub const SERVING: u32 = 1 << 2;
-    /// The operator states that this device is to join the chain. If `tail` is 0, its log is erased.
+    /// The operator states that this device is to join the chain. If `tail` is 0, the device's log is erased.
     pub const JOIN: u32 = 1 << 3;
-    /// In the chain record only: the device joined a chain that held data. When it has everything up to `tail`, it
-    /// holds all that was acknowledged before it joined. `tail` is that order, and not the end of its log.
+    /// In the chain record only: the device joined a chain that held data. When the device holds all orders up to
+    /// `tail`, it has all entries that were acknowledged before it joined. So `tail` is not the end of its log here.
     pub const JOINED: u32 = 1 << 4;
 }
 
@@ -128,7 +129,7 @@ pub struct SessionRow {
     pub front: Option<FrontId>,
 }
 
-/// One part of a recovery reply; every part repeats the chain.
+/// One part of a recover-reply. Every part repeats the chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecoverReply {
     /// Token of the shard, which every packet between hops carries.
@@ -182,7 +183,8 @@ fn write_member(m: &Member, out: &mut Vec<u8>) {
     out.extend_from_slice(&size.to_be_bytes());
 }
 
-/// Returns the payload of DURABLE: one row for each device, the nearest to the sender first.
+/// Returns the payload of DURABLE: one row for the sender, and then one row for each device after it, in the order of
+/// the chain.
 #[must_use]
 pub fn write_durable(rows: &[DurableRow]) -> Vec<u8> {
     let mut out = Vec::with_capacity(rows.len() * DURABLE_ROW_BYTES);
@@ -194,7 +196,7 @@ pub fn write_durable(rows: &[DurableRow]) -> Vec<u8> {
     out
 }
 
-/// Reads the payload of DURABLE; `None` if it is not whole rows, is empty or too long.
+/// Reads the payload of DURABLE. `None`: the payload does not consist of whole rows, is empty, or is too long.
 #[must_use]
 pub fn read_durable(payload: &[u8]) -> Option<Vec<DurableRow>> {
     let count = payload.len() / DURABLE_ROW_BYTES;
@@ -213,8 +215,8 @@ pub fn read_durable(payload: &[u8]) -> Option<Vec<DurableRow>> {
         .collect()
 }
 
-/// Returns the payload of RECOVER: the path so far, originator first, padded so that no reply part is longer than its
-/// request.
+/// Returns the payload of RECOVER: the path so far, beginning with the device that asks. It is padded, so that no part
+/// of the reply is longer than the request.
 #[must_use]
 pub fn write_path(path: &[Member]) -> Vec<u8> {
     write_padded_path(path, FragmentSize::MIN)
@@ -234,7 +236,7 @@ pub fn write_padded_path(path: &[Member], bytes: FragmentSize) -> Vec<u8> {
     out
 }
 
-/// Reads the payload of RECOVER; `None` if it is malformed, or shorter than a reply may be.
+/// Reads the payload of RECOVER. `None`: the payload is malformed, or shorter than a reply may be.
 #[must_use]
 pub fn read_path(payload: &[u8]) -> Option<Vec<Member>> {
     if !(crate::FRAGMENT_BYTES_MIN..=crate::FRAGMENT_BYTES).contains(&payload.len()) {
@@ -250,7 +252,7 @@ pub fn read_path(payload: &[u8]) -> Option<Vec<Member>> {
 }
 
 impl RecoverReply {
-    /// Appends the payload of this part.
+    /// Returns the payload of this part.
     #[must_use]
     pub fn write(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(crate::FRAGMENT_BYTES);
@@ -279,7 +281,7 @@ impl RecoverReply {
         out
     }
 
-    /// Reads one part of a recovery reply; `None` if it is malformed.
+    /// Reads one part of a recover-reply; `None`: it is malformed.
     #[must_use]
     pub fn read(payload: &[u8]) -> Option<RecoverReply> {
         let mut r = Reader(payload);

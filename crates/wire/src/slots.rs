@@ -1,5 +1,5 @@
 //! Redis Cluster's hash slots: the slot of a key, and the notation of ranges of slots. Fronts of many shards, and
-//! servers whose store is a Redis Cluster, use the same rules.
+//! servers whose store is a Redis Cluster, use these rules.
 
 use std::fmt::Write as _;
 use std::ops::RangeInclusive;
@@ -38,8 +38,8 @@ fn crc16(bytes: &[u8]) -> u16 {
     })
 }
 
-/// Returns the slot of a key: the slot of the text between its first `{` and the next `}` if that text is not empty,
-/// else the slot of the whole key.
+/// Returns the slot of a key. If the text between the key's first `{` and the next `}` is not empty, only this text
+/// counts; otherwise the whole key.
 #[must_use]
 pub fn slot_of(key: &[u8]) -> u16 {
     let tag = || {
@@ -54,10 +54,10 @@ pub fn slot_of(key: &[u8]) -> u16 {
 /// Reason why a text is no list of slots.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SlotsError {
-    /// Not a number, or not a range of slots.
+    /// The text is not a number of a slot, or not a range of slots.
     #[error("slots {0:?}: write numbers and ranges from 0 to 16383, such as 0-5460")]
     Syntax(String),
-    /// A range that ends before it begins.
+    /// A range ends before it begins.
     #[error("slots {0}-{1}: the range ends before it begins")]
     Backwards(u16, u16),
 }
@@ -108,7 +108,7 @@ pub fn shown(ranges: &[RangeInclusive<u16>], between: &str) -> String {
     text
 }
 
-/// Returns the smallest number whose digits, as a hash tag, belong to this slot.
+/// Returns the smallest number whose digits, used as a hash tag, belong to this slot.
 ///
 /// # Panics
 /// If there is no such slot.

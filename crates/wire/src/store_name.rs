@@ -1,9 +1,9 @@
-//! The name of a store that can be reached directly (`docs/spec/wire.md` §6).
+//! The name of a store that fronts can reach directly (`docs/spec/wire.md` §6).
 //!
-//! With each barrier a server says which store it uses. A front compares this name with the Redis at the other end of
-//! its own connections: an address may later belong to another process, and after a failover the old store may still
-//! run. So a name has three parts: the address, the process, and the last load by which a server claimed the records.
-//! It may also say that fronts can read from the store.
+//! In its answer to each barrier, a server names the store that it uses. A front compares this name with the Redis to
+//! which its own connections lead, because an address may later belong to another process, and after a failover the old
+//! store may still run. So a name states the address, the process, the key of the records, and the last load by which a
+//! server claimed the records. It may also say that fronts can read from the store.
 //!
 //! ```text
 //! redis://127.0.0.1:6379/?run_id=9f…e1&records=pmnet:{0}&owner=31…07-1&reads=direct
@@ -12,7 +12,7 @@
 use core::fmt;
 use std::net::SocketAddr;
 
-/// Longest part of a name, in bytes. It bounds the memory that a reply can occupy at a reader.
+/// Longest part of a name, in bytes. The bound limits the memory that a name can take at its reader.
 pub const STORE_NAME_PART_BYTES_MAX: usize = 128;
 
 /// Last part of a name if fronts may read from the store.
@@ -23,18 +23,18 @@ const READS: &str = "&reads=direct";
 pub struct StoreName {
     /// Address at which the store listens, as the server sees it.
     pub address: SocketAddr,
-    /// Run id of the store process, which differs after each start.
+    /// Run id of the store's process. Each start has another run id.
     pub run_id: String,
     /// Key of the hash with the server's records.
     pub records: String,
     /// Value of that hash's field `owner`, which changes with each load by a server. It is empty if the server only
     /// reads, because the store takes no writes now.
     pub owner: String,
-    /// Whether fronts may read directly: a plain read shows only data that is as durable as applied data (reads.md §3).
+    /// Whether fronts may read directly: a plain read from the store shows only durable data (reads.md §3).
     pub reads: bool,
 }
 
-/// The text is not the name of a store.
+/// Error: the text is not the name of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not the name of a store")]
 pub struct StoreNameError;
@@ -43,7 +43,7 @@ impl StoreName {
     /// Reads a name.
     ///
     /// # Errors
-    /// [`StoreNameError`] if a part is missing or too long, or if the text has not the one canonical form.
+    /// [`StoreNameError`] if a part is missing or too long, or if the text does not have the canonical form.
     pub fn parse(text: &[u8]) -> Result<StoreName, StoreNameError> {
         let read = || {
             let text = core::str::from_utf8(text).ok()?;
@@ -63,14 +63,14 @@ impl StoreName {
             };
             (parts_fit && !run_id.is_empty() && !records.is_empty()).then_some(name)
         };
-        // Each name has one text, although a number can be written in several ways.
+        // Each name has only one text. This check refuses numbers that are written in another way.
         read()
             .filter(|name| name.to_string().as_bytes() == text)
             .ok_or(StoreNameError)
     }
 
     /// Returns whether both names belong to the same process, so that connections lead to the same data. The owners may
-    /// differ if the server has loaded the records anew.
+    /// differ, because a server may have loaded the records again.
     #[must_use]
     pub fn same_process(&self, other: &StoreName) -> bool {
         self.run_id == other.run_id

@@ -9,11 +9,11 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use super::error::AfXdpError;
 
-/// Settings of busy polling for a socket (`SO_PREFER_BUSY_POLL`, `SO_BUSY_POLL`, `SO_BUSY_POLL_BUDGET`).
+/// Settings of busy polling of a socket (`SO_PREFER_BUSY_POLL`, `SO_BUSY_POLL`, `SO_BUSY_POLL_BUDGET`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BusyPoll {
-    /// Time in microseconds for which a call that may wait polls; any number but 0 switches polling on. A call that may
-    /// not wait polls once.
+    /// Time in microseconds for which a blocking call polls. Any number except 0 switches polling on. A call that does
+    /// not block polls once.
     pub micros: u32,
     /// Maximum number of packets that one poll receives.
     pub budget: u16,
@@ -38,7 +38,7 @@ pub fn is_known() -> bool {
     UdpSocket::bind("127.0.0.1:0").is_ok_and(|any| get(&any, libc::SO_PREFER_BUSY_POLL).is_ok())
 }
 
-/// Returns the kernel's error as a reason why there is no busy polling.
+/// Turns the kernel's error into the reason why busy polling is not possible.
 fn refused(error: io::Error) -> AfXdpError {
     if error.raw_os_error() == Some(libc::ENOPROTOOPT) {
         AfXdpError::NoBusyPoll

@@ -2,10 +2,10 @@
 
 use super::busy::BusyPoll;
 
-/// How packets get from the driver into the UMEM and back.
+/// How packets are moved between the driver and the UMEM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// The kernel copies. Works with every driver that has XDP.
+    /// The kernel copies the packets. This works with every driver that has XDP.
     Copy,
     /// Zero copy if the driver supports it, else copy. [`Socket::is_zero_copy`](super::Socket::is_zero_copy) says which
     /// mode is used.
@@ -14,7 +14,7 @@ pub enum Mode {
     ZeroCopy,
 }
 
-/// Interface and queue to bind to, and the sizes.
+/// Interface and queue of a socket, and the sizes of its frames and rings.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Interface, in the calling thread's network namespace.
@@ -25,11 +25,11 @@ pub struct Config {
     pub mode: Mode,
     /// Bytes of a frame: 2048 or 4096.
     pub frame_bytes: u32,
-    /// Number of free bytes before a received packet, in addition to [`super::RECEIVE_HEADROOM`].
+    /// Number of bytes that stay free before a received packet, in addition to [`super::RECEIVE_HEADROOM`].
     pub headroom: u32,
-    /// Entries of the fill and RX rings, a power of two.
+    /// Number of entries of the fill ring and of the RX ring, a power of two.
     pub receive_ring: u32,
-    /// Entries of the TX and completion rings, a power of two.
+    /// Number of entries of the TX ring and of the completion ring, a power of two.
     pub send_ring: u32,
     /// Settings of busy polling ([`super::Queue::poll_driver`]). `None`: no busy polling.
     pub busy_poll: Option<BusyPoll>,

@@ -1,8 +1,8 @@
-//! Reasons why an AF_XDP socket cannot be opened or used, and what to do.
+//! Reasons why an AF_XDP socket cannot be opened or used, with advice.
 
 use std::io;
 
-/// The reason why an AF_XDP socket cannot be set up, or its fault.
+/// Reason why an AF_XDP socket could not be set up, or failed later.
 #[derive(Debug, thiserror::Error)]
 pub enum AfXdpError {
     /// The kernel does not accept the sizes.
@@ -16,7 +16,7 @@ pub enum AfXdpError {
         /// The system's error.
         source: io::Error,
     },
-    /// Another socket has the queue, and keeps it longer than a socket that is being closed.
+    /// Another socket has the queue, and has not released it within [`Queue::bind`](super::Queue::bind)'s wait.
     #[error(
         "PM1440 AF_XDP: queue {queue} of {interface} belongs to another socket: end the program that has it, or choose another queue"
     )]
@@ -50,7 +50,7 @@ pub enum AfXdpError {
         /// Number of entries in use, by the ring's counters.
         used: u32,
     },
-    /// Sending failed for good.
+    /// A wake-up of the kernel failed with an error that is not temporary.
     #[error("PM1450 AF_XDP, sending: {0} (is the interface up?)")]
     Wake(io::Error),
 }

@@ -1,12 +1,12 @@
-//! AF_XDP: receives and sends frames of one queue of an interface, and bypasses the kernel's network stack.
+//! AF_XDP: receives and sends frames through one queue of an interface, without the kernel's network stack.
 //!
 //! [`Socket`] moves frames. [`Redirect`] is the XDP program that redirects packets to a socket. Frames lie in memory
 //! that the caller supplies ([`Region`]).
 //!
-//! Invariants: every frame has one owner at a time: the free list, a holder, or the kernel. [`Socket`] keeps a record
-//! of the owners, and checks each frame that the kernel returns against it. Nothing is allocated for a frame. Only
-//! [`Socket::bind`] waits, for a bounded time. May not: interpret the contents of a frame, or fall back to the generic
-//! mode of XDP.
+//! Invariants: every frame has one owner at a time: the free list, a holder, or the kernel. [`Socket`] records the
+//! owners, and checks each frame that the kernel returns against the record. No memory is allocated for a frame. Only
+//! [`Socket::bind`] may wait, for a bounded time. This module must not interpret the contents of a frame, or fall back
+//! to the generic mode of XDP.
 
 mod busy;
 mod config;

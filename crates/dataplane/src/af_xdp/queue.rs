@@ -1,6 +1,6 @@
 //! The rings of an AF_XDP socket, bound to one queue of one interface. Several sockets may use the same frames.
 //!
-//! May not: interpret the contents of a frame.
+//! This module must not interpret the contents of a frame.
 
 use std::io;
 use std::net::UdpSocket;
@@ -31,14 +31,14 @@ use super::ring::{Consumer, Descriptor, Producer};
 use super::umem::{Received, Umem};
 
 /// Longest wait of [`Queue::bind`] for a queue. The kernel frees a queue some milliseconds after its last owner has
-/// ended, and later on a busy machine.
+/// ended, or later on a busy computer.
 const BIND_MAX: Duration = Duration::from_secs(5);
-/// The pause between two tries of [`Queue::bind`].
+/// Pause between two attempts of [`Queue::bind`].
 const BIND_AGAIN: Duration = Duration::from_millis(1);
 /// Maximum number of entries of a ring.
 const RING_MAX: u32 = 1 << 15;
 
-/// Outcome of a wake-up.
+/// Result of a wake-up of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
     /// The kernel has taken all submitted frames.
@@ -47,7 +47,7 @@ pub enum Wake {
     Again,
 }
 
-/// An AF_XDP socket without its memory. Each call gets the memory as an argument, which must always be the same memory.
+/// An AF_XDP socket without its memory. Each call gets the memory as an argument. This must always be the same memory.
 #[derive(Debug)]
 pub struct Queue {
     socket: OwnedFd,
@@ -60,8 +60,8 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Binds to a queue of an interface. The first socket of a memory registers the memory; each further socket names a
-    /// socket with this memory (`shared`). Waits at most 5 seconds for a queue that another socket has.
+    /// Binds to a queue of an interface. The first socket with a memory registers the memory. Each further socket names
+    /// a socket with this memory (`shared`). If another socket has the queue, waits for it, but at most 5 seconds.
     ///
     /// # Errors
     /// [`AfXdpError`].
@@ -147,8 +147,8 @@ impl Queue {
         self.zero_copy
     }
 
-    /// Gives the kernel up to `wanted` free frames to receive into, but leaves `reserve` free frames. Returns the
-    /// number of frames that the kernel got.
+    /// Gives the kernel up to `wanted` free frames to receive into, but keeps `reserve` frames free. Returns the number
+    /// of frames that the kernel has got.
     ///
     /// # Errors
     /// [`AfXdpError::Ring`].
@@ -175,7 +175,7 @@ impl Queue {
     /// no system call.
     ///
     /// # Errors
-    /// [`AfXdpError::Ring`], [`AfXdpError::Descriptor`]; packets before a wrong packet are in `burst`.
+    /// [`AfXdpError::Ring`], [`AfXdpError::Descriptor`]; packets that came before the wrong one are in `burst`.
     pub fn receive<R: Region>(
         &mut self,
         umem: &mut Umem<R>,
@@ -185,7 +185,7 @@ impl Queue {
         let count = self.receive.peek(room)?;
         for _ in 0..count {
             let found = self.receive.get();
-            // Packets of several buffers were not requested for this socket.
+            // A flag is set, which only packets of several buffers have. This socket has not requested such packets.
             if found.options != 0 {
                 return Err(AfXdpError::Descriptor {
                     address: found.address,
@@ -219,7 +219,8 @@ impl Queue {
         });
     }
 
-    /// Wakes the kernel to receive into the supplied frames, if the driver needs that: some drivers with zero copy do.
+    /// Wakes the kernel to receive into the supplied frames, if the driver needs a wake-up, as some drivers with zero
+    /// copy do.
     ///
     /// # Errors
     /// [`AfXdpError::Wake`].
@@ -230,8 +231,8 @@ impl Queue {
         self.poll_driver()
     }
 
-    /// Lets the driver receive waiting packets within this call: they are in the RX ring afterwards. The socket must
-    /// have [`Config::busy_poll`]; for other sockets the call wakes the kernel to receive.
+    /// Lets the driver receive waiting packets within this call. Afterwards they are in the RX ring. The socket must
+    /// have [`Config::busy_poll`]. For other sockets the call only wakes the kernel to receive.
     ///
     /// # Errors
     /// [`AfXdpError::Wake`].
@@ -249,9 +250,9 @@ impl Queue {
         self.send.submit()
     }
 
-    /// Wakes the kernel to send the submitted frames, if the driver needs that: copy mode always does. On a veth, the
-    /// other end has finished its work in the kernel when this call returns. A packet that is sent while the interface
-    /// is down is lost, or leaves when the interface is up again.
+    /// Wakes the kernel to send the submitted frames, if the driver needs a wake-up, which is always so in copy mode.
+    /// On a veth, the other end has finished its work in the kernel when this call returns. If the interface is down, a
+    /// packet is lost, or leaves when the interface is up again.
     ///
     /// # Errors
     /// [`AfXdpError::Wake`].
@@ -266,8 +267,8 @@ impl Queue {
         }
     }
 
-    /// Takes sent frames back from the kernel, and frees them. Returns the number of these frames. Every submitted
-    /// frame comes back at some time, even if its packet was lost.
+    /// Takes sent frames back from the kernel, and frees them. Returns the number of these frames. The kernel returns
+    /// every submitted frame at some time, even if the packet was lost.
     ///
     /// # Errors
     /// [`AfXdpError::Ring`], [`AfXdpError::Descriptor`].
@@ -337,7 +338,7 @@ fn bound(socket: &OwnedFd, config: &Config, shared: Option<&Queue>) -> Result<()
         let begun = Instant::now();
         loop {
             let tried = match shared {
-                // The socket that registered the memory determines the mode.
+                // The mode is that of the socket that has registered the memory.
                 Some(first) => bind(
                     socket,
                     &SocketAddrXdpWithSharedUmem {

@@ -1,7 +1,7 @@
-//! The XDP program that redirects packets to AF_XDP sockets: the UDP datagrams, or the TCP segments, for a range of
-//! ports. All ports have the same sockets, or each port has its own. All other packets pass.
+//! The XDP program that redirects UDP datagrams, or TCP segments, for a range of ports to AF_XDP sockets. All ports
+//! have the same sockets, or each port has its own sockets. All other packets pass.
 //!
-//! Source: `bpf/redirect.bpf.c`. May not: attach in another mode than the driver's own.
+//! Source: `bpf/redirect.bpf.c`. This module must not attach in another mode than the driver's own.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -21,7 +21,7 @@ const SOCKETS: &str = "pm_sockets";
 /// Only queues with a lower number can have a socket.
 pub const QUEUES_MAX: u32 = 64;
 
-/// The program on an interface; detached when this is dropped, and by the kernel if the process dies.
+/// The program at an interface. It is detached when this value is dropped, and by the kernel if the process dies.
 pub struct Redirect {
     sockets: XskMap<MapData>,
     // The link holds the program.
@@ -31,9 +31,9 @@ pub struct Redirect {
 /// Selects the datagrams that are redirected, and the ports that have sockets.
 #[derive(Clone, Copy, Debug)]
 pub struct Only {
-    /// Only datagrams to this address. The port of the address is the first of `ports`.
+    /// Only datagrams to this address are redirected. The address has the first port.
     pub to: SocketAddr,
-    /// Number of ports, at most. Each port has sockets of its own ([`Redirect::serve_port`]).
+    /// Maximum number of ports, from the address's port on. Each port has its own sockets ([`Redirect::serve_port`]).
     pub ports: u16,
     /// UDP datagrams or TCP segments.
     pub transport: Transport,
@@ -41,12 +41,12 @@ pub struct Only {
     pub magic: Option<u16>,
 }
 
-/// Kind of packets to redirect.
+/// Kind of packets that are redirected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// UDP datagrams.
     Udp,
-    /// TCP segments. The program that gets them is the end of the connection, not the kernel.
+    /// TCP segments. The program that gets the segments is the end of the connection, and not the kernel.
     Tcp,
 }
 
@@ -78,7 +78,7 @@ impl Redirect {
     }
 
     /// Attaches the program for datagrams or segments to one address. If `magic` is given, only datagrams that begin
-    /// with it are redirected. Each port has sockets of its own.
+    /// with it are redirected. Each port has its own sockets.
     ///
     /// # Errors
     /// The errors of [`Redirect::attach`].

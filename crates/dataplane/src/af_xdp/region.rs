@@ -11,7 +11,8 @@ use memmap2::{Advice, MmapOptions, MmapRaw};
 /// # Safety
 /// [`start`](Region::start) and [`bytes`](Region::bytes) always describe the same memory. The memory may be read and
 /// written, and stays in place as long as the value lives, even when the value is moved. As long as a socket has the
-/// region, no other code reads it, writes it or makes references into it.
+/// region, no other code reads it, writes it or makes references into it, except to frames that the socket's owner
+/// holds or keeps.
 pub unsafe trait Region {
     /// Returns the first byte, which begins a page.
     fn start(&self) -> *mut u8;
@@ -27,7 +28,7 @@ impl Anonymous {
     /// Maps `bytes` bytes, with all pages populated.
     ///
     /// # Errors
-    /// If the system has less memory.
+    /// The system has too little memory.
     pub fn new(bytes: usize) -> io::Result<Anonymous> {
         let mapping = MmapOptions::new().len(bytes).populate().map_anon()?;
         // After a fork, a write would copy the page for this process, and the kernel would continue with the old page.

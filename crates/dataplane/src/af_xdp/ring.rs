@@ -3,7 +3,7 @@
 //! Invariants: both counters are 32 bits wide and wrap around. The entry of a counter is its value modulo the size, a
 //! power of two. Each counter has one writer: the producer stores its counter with Release after it has written
 //! entries, the consumer after it has read them. The other side's counter is cached, and loaded again with Acquire only
-//! when the cached value is not enough. May not: interpret a frame.
+//! when the cached value is not enough. This module must not interpret a frame.
 
 #![allow(unsafe_code)]
 
@@ -53,7 +53,7 @@ struct Shared<T> {
 }
 
 impl<T: Place> Shared<T> {
-    /// Checks the offsets, which come from the kernel, as all input is checked.
+    /// Checks the offsets, because they come from the kernel, and all input is checked.
     fn new(mapping: MmapRaw, at: &XdpRingOffset, size: u32) -> Result<Shared<T>, AfXdpError> {
         let outside = || AfXdpError::Config(format!("the kernel's rings are laid out as {at:?}"));
         let inside = |offset: u64, bytes: usize, align: usize| {
@@ -112,8 +112,8 @@ impl<T: Place> Shared<T> {
     }
 }
 
-/// A ring that this process fills: [`reserve`](Producer::reserve), [`put`](Producer::put) each,
-/// [`submit`](Producer::submit).
+/// A ring that this process fills: first [`reserve`](Producer::reserve), then [`put`](Producer::put) for each entry,
+/// then [`submit`](Producer::submit).
 #[derive(Debug)]
 pub struct Producer<T> {
     shared: Shared<T>,
@@ -143,8 +143,8 @@ impl<T: Place> Producer<T> {
         })
     }
 
-    /// Reserves up to `wanted` entries; earlier reserved entries without a value count among them. Returns the number
-    /// of reserved entries.
+    /// Reserves entries until `wanted` entries without a value are reserved, or no more are free. Returns the number of
+    /// reserved entries.
     pub fn reserve(&mut self, wanted: u32) -> Result<u32, AfXdpError> {
         let mut used = self.next.wrapping_sub(self.consumed);
         if self.shared.size - used < wanted {
@@ -165,13 +165,13 @@ impl<T: Place> Producer<T> {
     /// If no entry is reserved.
     pub fn put(&mut self, value: T) {
         assert!(self.next != self.limit, "a place is reserved first");
-        // SAFETY: the entry is inside the mapping, and it is ours: the consumer's counter has passed it, and the
-        // consumer reads nothing beyond our counter.
+        // SAFETY: the entry is inside the mapping. The consumer's counter has passed the entry, and the consumer reads
+        // no entries beyond our counter, so only this process uses the entry now.
         unsafe { self.shared.place(self.next).write(value) };
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Passes the entries with a value to the other side. Returns the number of these entries.
+    /// Passes all entries that got a value to the other side. Returns the number of these entries.
     pub fn submit(&mut self) -> u32 {
         let count = self.next.wrapping_sub(self.submitted);
         self.submitted = self.next;
@@ -190,7 +190,8 @@ impl<T: Place> Producer<T> {
     }
 }
 
-/// A ring that the kernel fills: [`peek`](Consumer::peek), [`get`](Consumer::get) each, [`release`](Consumer::release).
+/// A ring that the kernel fills: first [`peek`](Consumer::peek), then [`get`](Consumer::get) for each entry, then
+/// [`release`](Consumer::release).
 #[derive(Debug)]
 pub struct Consumer<T> {
     shared: Shared<T>,
@@ -236,14 +237,14 @@ impl<T: Place> Consumer<T> {
     /// If [`peek`](Consumer::peek) has not announced an entry.
     pub fn get(&mut self) -> T {
         assert!(self.next != self.produced, "there is one");
-        // SAFETY: the entry is inside the mapping; the producer's counter has passed it, and the producer does not
-        // write it again before our counter has.
+        // SAFETY: the entry is inside the mapping. The producer's counter has passed the entry, and the producer does
+        // not write the entry again before our counter has passed it.
         let value = unsafe { self.shared.place(self.next).read() };
         self.next = self.next.wrapping_add(1);
         value
     }
 
-    /// Returns the entries that were read to the producer.
+    /// Gives the entries that were read back to the producer.
     pub fn release(&mut self) {
         if self.released != self.next {
             self.released = self.next;

@@ -1,4 +1,4 @@
-//! The arithmetic of the rings. A second mapping of the same memory acts as the other side.
+//! The arithmetic of the rings. The kernel's side is played by a second mapping of the same memory.
 
 use std::fs::File;
 
@@ -18,7 +18,7 @@ fn offsets(size: u32) -> XdpRingOffset {
     }
 }
 
-/// Two mappings of the same page, whose counters stand at `start`.
+/// Returns two mappings of one page, in which both counters are `start`.
 fn memory(start: u32) -> [MmapRaw; 2] {
     let file = File::from(memfd_create("ring", MemfdFlags::CLOEXEC).unwrap());
     file.set_len(BYTES).unwrap();
@@ -41,7 +41,7 @@ fn pair(size: u32, start: u32) -> (Producer<u64>, Consumer<u64>) {
 
 #[test]
 fn everything_arrives_once_and_in_order_across_the_wrap_around() {
-    // The counters pass 2^32, and bursts of every size begin at every place of the ring.
+    // The counters wrap at 2^32, and bursts of every size begin at every entry of the ring.
     for size in [1, 2, 8] {
         for start in [0, 5, u32::MAX - 20, u32::MAX] {
             let (mut producer, mut consumer) = pair(size, start);
@@ -116,7 +116,7 @@ fn a_counter_that_cannot_be_is_an_error() {
         };
         assert!(failed, "{at} {value}");
     }
-    // A counter that goes back is an error, too.
+    // A counter that decreases is an error, too.
     let (mut producer, mut consumer) = pair(8, 0);
     producer.reserve(2).unwrap();
     producer.put(1);

@@ -1,6 +1,6 @@
 //! An AF_XDP socket with frames of its own.
 //!
-//! May not: interpret the contents of a frame.
+//! This module must not interpret the contents of a frame.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
@@ -15,15 +15,15 @@ use super::umem::{Frame, Received, Umem};
 /// [`queue`](Socket::queue), [`submit`](Socket::submit), [`wake`](Socket::wake), [`complete`](Socket::complete).
 #[derive(Debug)]
 pub struct Socket<R> {
-    // Must be dropped first: after that the kernel uses neither rings nor memory.
+    // This field must be dropped first. Afterwards the kernel no longer uses the rings and the memory.
     queue: Queue,
     umem: Umem<R>,
 }
 
 impl<R: Region> Socket<R> {
-    /// Binds to a queue. Nothing is received until the kernel has frames ([`refill`](Socket::refill)) and a program
-    /// redirects packets to this socket ([`super::Redirect`]). If an earlier owner of the queue is just ending, waits
-    /// for its end, 5 seconds at most.
+    /// Binds to a queue. No packet is received before the kernel has frames ([`refill`](Socket::refill)) and a program
+    /// redirects packets to this socket ([`super::Redirect`]). If an earlier owner of the queue is ending, waits for
+    /// its end, but at most 5 seconds.
     ///
     /// # Errors
     /// [`AfXdpError`].
@@ -87,7 +87,7 @@ impl<R: Region> Socket<R> {
         self.umem.bytes_mut(frame)
     }
 
-    /// [`Queue::refill`].
+    /// Gives the kernel free frames to receive into ([`Queue::refill`]).
     ///
     /// # Errors
     /// [`AfXdpError::Ring`].
@@ -95,7 +95,7 @@ impl<R: Region> Socket<R> {
         self.queue.refill(&mut self.umem, wanted, reserve)
     }
 
-    /// [`Queue::receive`].
+    /// Takes received packets ([`Queue::receive`]).
     ///
     /// # Errors
     /// [`AfXdpError::Ring`], [`AfXdpError::Descriptor`].
@@ -103,7 +103,7 @@ impl<R: Region> Socket<R> {
         self.queue.receive(&mut self.umem, burst)
     }
 
-    /// [`Queue::poll_driver`].
+    /// Lets the driver receive waiting packets ([`Queue::poll_driver`]).
     ///
     /// # Errors
     /// [`AfXdpError::Wake`].
@@ -111,7 +111,7 @@ impl<R: Region> Socket<R> {
         self.queue.poll_driver()
     }
 
-    /// [`Queue::reserve`].
+    /// Reserves entries for frames to be sent ([`Queue::reserve`]).
     ///
     /// # Errors
     /// [`AfXdpError::Ring`].
@@ -130,12 +130,12 @@ impl<R: Region> Socket<R> {
         self.queue.queue(address, bytes);
     }
 
-    /// [`Queue::submit`].
+    /// Passes the queued frames to the kernel ([`Queue::submit`]).
     pub fn submit(&mut self) -> u32 {
         self.queue.submit()
     }
 
-    /// [`Queue::wake`].
+    /// Wakes the kernel to send the submitted frames ([`Queue::wake`]).
     ///
     /// # Errors
     /// [`AfXdpError::Wake`].
@@ -143,7 +143,7 @@ impl<R: Region> Socket<R> {
         self.queue.wake()
     }
 
-    /// [`Queue::complete`].
+    /// Takes sent frames back from the kernel ([`Queue::complete`]).
     ///
     /// # Errors
     /// [`AfXdpError::Ring`], [`AfXdpError::Descriptor`].

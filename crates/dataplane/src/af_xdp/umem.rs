@@ -1,7 +1,7 @@
 //! The memory of the frames (UMEM), and the record of each frame's owner.
 //!
-//! Invariants: a frame is free, kept, held, or with the kernel, and only its holder writes it. Each frame that the
-//! kernel returns is checked against the record. May not: know rings or sockets.
+//! Invariants: a frame is free, kept, held, or given to the kernel, and only its holder writes it. Each frame that the
+//! kernel returns is checked against the record. This module must not know rings or sockets.
 
 #![allow(unsafe_code)]
 
@@ -11,11 +11,11 @@ use super::RECEIVE_HEADROOM;
 use super::error::AfXdpError;
 use super::region::Region;
 
-/// Memory is registered in whole pages.
+/// Size of a page in bytes: memory is registered in whole pages.
 const PAGE_BYTES: usize = 4096;
 
-/// A frame that its holder may read and write. If this is dropped, the frame is lost until the socket is dropped; see
-/// [`Socket::give_back`](super::Socket::give_back).
+/// A frame that its holder may read and write. If this value is dropped without
+/// [`Socket::give_back`](super::Socket::give_back), the frame cannot be used until the socket is dropped.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a frame that is not given back is never used again"]
 pub struct Frame(u32);
@@ -40,11 +40,11 @@ pub struct Received {
 /// Owner of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// The caller, who keeps its content ([`Umem::keep`]).
+    /// The caller, who keeps the frame's content ([`Umem::keep`]).
     Kept,
     /// The caller, who keeps the frame's content, while the kernel sends from the frame.
     KeptSending,
-    /// The kernel, which still sends from it; the caller does not keep it any more.
+    /// The kernel, which still sends from the frame. The caller no longer keeps the frame.
     LeftSending,
     /// The list of free frames.
     Free,
@@ -56,7 +56,7 @@ enum Place {
     Sending,
 }
 
-/// Numbers of frames, by their owners.
+/// Number of frames of each owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Places {
     /// Frames whose content the caller keeps.
@@ -65,7 +65,7 @@ pub struct Places {
     pub receiving: usize,
     /// Frames that the kernel is sending.
     pub sending: usize,
-    /// Frames of holders.
+    /// Frames that holders have ([`Frame`]).
     pub held: usize,
     /// Frames in the free list.
     pub free: usize,
@@ -77,12 +77,12 @@ pub struct Umem<R> {
     region: R,
     frame_bytes: usize,
     places: Vec<Place>,
-    /// Free frames. The last used one is taken first, because it is in the CPU's cache.
+    /// Numbers of free frames. The frame that was used last is taken first, because it is in the CPU's cache.
     free: Vec<u32>,
 }
 
 impl<R: Region> Umem<R> {
-    /// Divides the region into frames, all of which the caller keeps.
+    /// Divides the region into frames, all of which count as kept by the caller.
     pub fn kept(region: R, frame_bytes: u32) -> Result<Umem<R>, AfXdpError> {
         let mut umem = Umem::new(region, frame_bytes)?;
         umem.places.fill(Place::Kept);
@@ -119,7 +119,7 @@ impl<R: Region> Umem<R> {
         })
     }
 
-    /// Returns the address and the length to register with the kernel: whole frames.
+    /// Returns the address and the length of the memory that is registered with the kernel: all whole frames.
     pub fn registered(&self) -> (*mut u8, usize) {
         (self.region.start(), self.places.len() * self.frame_bytes)
     }
@@ -142,7 +142,7 @@ impl<R: Region> Umem<R> {
         self.free.len()
     }
 
-    /// Counts all frames by their owners, in time proportional to their number.
+    /// Counts the frames of each owner. This takes time in proportion to the number of frames.
     #[must_use]
     pub fn places(&self) -> Places {
         let mut all = Places::default();
@@ -171,7 +171,7 @@ impl<R: Region> Umem<R> {
         at
     }
 
-    /// Takes a free frame, to be written.
+    /// Takes a free frame, so that the caller can write it.
     pub fn take(&mut self) -> Option<Frame> {
         let number = self.free.pop()?;
         self.places[Umem::<R>::at(number)] = Place::Held;
@@ -188,7 +188,7 @@ impl<R: Region> Umem<R> {
         self.free.push(frame.0);
     }
 
-    /// Turns a held frame into a kept one: the caller keeps its content.
+    /// Turns a held frame into a kept frame: the caller keeps its content.
     pub fn keep(&mut self, frame: Frame) {
         let at = self.held(&frame);
         self.places[at] = Place::Kept;
@@ -233,8 +233,8 @@ impl<R: Region> Umem<R> {
             kept && part.start <= part.end && part.end <= self.frame_bytes,
             "inside a kept frame"
         );
-        // SAFETY: whole frames are inside the region, whose memory is valid as long as `self`. The kernel at most reads
-        // this frame, and the caller that keeps it only reads it.
+        // SAFETY: whole frames are inside the region, whose memory is valid as long as `self`. The kernel may only read
+        // this frame, and the caller that keeps the frame only reads it.
         unsafe {
             let start = self.region.start().add(at * self.frame_bytes + part.start);
             std::slice::from_raw_parts(start, part.len())
@@ -255,8 +255,8 @@ impl<R: Region> Umem<R> {
             return None;
         }
         let kept = self.kept_bytes(number, part);
-        // SAFETY: as for `kept_bytes`. Only bytes before `part` are written, where the caller that keeps the frame has
-        // no content.
+        // SAFETY: the memory is valid, as in `kept_bytes`. Only bytes before `part` are written, and the caller that
+        // keeps the frame has no content there.
         let front = unsafe {
             let frame = self.region.start().add(at * self.frame_bytes);
             std::slice::from_raw_parts_mut(frame, part.start)
@@ -285,7 +285,8 @@ impl<R: Region> Umem<R> {
     /// Returns the bytes of a held frame, to be written.
     pub fn bytes_mut(&mut self, frame: &Frame) -> &mut [u8] {
         let at = self.held(frame);
-        // SAFETY: as in `bytes`, and `self` is mutably borrowed as long as this reference lives.
+        // SAFETY: the memory is valid, as in `bytes`. `self` is mutably borrowed as long as this reference lives, so
+        // there is no other reference.
         unsafe {
             let start = self.region.start().add(at * self.frame_bytes);
             std::slice::from_raw_parts_mut(start, self.frame_bytes)
@@ -347,7 +348,7 @@ impl<R: Region> Umem<R> {
         Ok(())
     }
 
-    /// Returns the frame and the offset of an address, if `place` owns the frame.
+    /// Returns the number of an address's frame, and the offset in the frame, if `place` is the frame's owner.
     fn find(&self, address: u64, place: Place) -> Option<(usize, usize)> {
         self.split(address)
             .filter(|(at, _)| self.places.get(*at) == Some(&place))

@@ -1,6 +1,6 @@
 //! The headers before a datagram: Ethernet, IPv4 or IPv6, UDP or TCP.
 //!
-//! May not: read the bytes after the headers.
+//! This module must not read the bytes after the headers.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
@@ -29,11 +29,11 @@ pub(super) struct Came {
     pub mac_to: Mac,
     /// Remaining hops.
     pub hops: u8,
-    /// Range of the datagram in the packet; with TCP, that of the whole IP packet.
+    /// Range of the datagram in the packet; with TCP, range of the whole IP packet.
     pub datagram: Range<usize>,
 }
 
-/// Reads the headers of a packet. `None`: the headers are not those of a whole UDP datagram, or of a TCP segment.
+/// Reads the headers of a packet. `None`: the packet is not a whole UDP datagram, or not a TCP segment.
 pub(super) fn read(transport: Transport, packet: &[u8]) -> Option<Came> {
     let sliced = SlicedPacket::from_ethernet(packet).ok()?;
     let Some(LinkSlice::Ethernet2(link)) = sliced.link else {
@@ -78,7 +78,7 @@ pub(super) fn read(transport: Transport, packet: &[u8]) -> Option<Came> {
     })
 }
 
-/// Source and destination of a packet.
+/// Source and destination addresses of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Way {
     pub from: SocketAddr,
@@ -87,9 +87,9 @@ pub(super) struct Way {
     pub mac_to: Mac,
 }
 
-/// Writes the headers for a datagram to the end of `front`, the bytes directly before the datagram. Returns the length
-/// of the headers. IPv4 headers get no UDP checksum, because pmnet's packets have their own. `None`: the addresses are
-/// of two families, `front` is too short, or the datagram is too long.
+/// Writes the headers of a datagram to the end of `front`, which are the bytes directly before the datagram. Returns
+/// the length of the headers. IPv4 headers get no UDP checksum, because pmnet's packets have their own. `None`: the
+/// addresses are of two families, `front` is too short, or the datagram is too long.
 pub(super) fn write(front: &mut [u8], way: &Way, datagram: &[u8]) -> Option<usize> {
     let mut head = [0; HEAD_BYTES_MAX];
     let mut rest = &mut head[..];
@@ -130,8 +130,8 @@ pub(super) fn write(front: &mut [u8], way: &Way, datagram: &[u8]) -> Option<usiz
     Some(used)
 }
 
-/// Writes the Ethernet header for an IP packet, which needs no other header. Returns the length of the header. `None`:
-/// `front` is too short.
+/// Writes the Ethernet header of an IP packet, which already has its other headers. Returns the length of the header.
+/// `None`: `front` is too short.
 pub(super) fn write_link(front: &mut [u8], way: &Way) -> Option<usize> {
     let kind = if way.to.is_ipv4() {
         EtherType::IPV4
@@ -263,7 +263,7 @@ mod tests {
         for end in 0..end {
             assert_eq!(read(Transport::Tcp, &segment[..end]), None, "{end} bytes");
         }
-        // Written with source and destination swapped, the packet goes back.
+        // With source and destination swapped, the packet is addressed to its sender.
         let way = Way {
             from: "10.0.0.2:80".parse().unwrap(),
             to: came.from,

@@ -1,10 +1,10 @@
-//! A device whose packets bypass the kernel's network stack: its AF_XDP sockets receive into the packet buffers of the
-//! log (`docs/spec/ordered-log.md` §11), as PASTE proposes.
+//! A device whose packets do not pass the kernel's network stack: its AF_XDP sockets receive into the packet buffers of
+//! the log (`docs/spec/ordered-log.md` §11), as PASTE proposes.
 //!
-//! An update is appended in the buffer into which it was received, and is forwarded from this buffer. Packets that no
-//! AF_XDP socket gets (of another interface, fragments, foreign packets) arrive at the UDP socket of the
+//! An update is appended in the buffer into which it was received, and is forwarded from this buffer. AF_XDP sockets do
+//! not get packets of other interfaces, fragments and foreign packets. These arrive at the UDP socket of the
 //! [relay](crate::relay). Packets to a peer whose link address is unknown leave through the UDP socket. Spec:
-//! `docs/spec/packet-buffers.md`. May not: decide anything about a packet.
+//! `docs/spec/packet-buffers.md`. This module must not decide anything about a packet.
 
 mod frame;
 mod neighbours;
@@ -36,13 +36,13 @@ pub use sockets::{Arrived, BufferSpace, Sockets, SocketsConfig};
 /// Settings of a device that receives into the buffers of its log.
 #[derive(Clone, Debug)]
 pub struct DirectConfig {
-    /// Settings as for a relay: `listen` is the address to which clients send.
+    /// Settings of the UDP socket and of the device. `listen` is the address to which clients send.
     pub relay: RelayConfig,
     /// Network interfaces through which packets arrive.
     pub interfaces: Vec<String>,
     /// Whether the driver moves packets without a copy.
     pub mode: Mode,
-    /// Polls the drivers for packets in place of their interrupts.
+    /// Settings with which the drivers are polled for packets, instead of using interrupts.
     pub busy_poll: Option<BusyPoll>,
     /// The shard's part among the shards of this process, which have the same interfaces and consecutive ports.
     pub part: Part,
@@ -84,11 +84,11 @@ pub struct Bound {
     pub interface: String,
     /// Number of its queue.
     pub queue: u32,
-    /// The driver stores packets into the buffers itself.
+    /// The driver itself stores packets into the buffers.
     pub zero_copy: bool,
 }
 
-/// A device that is bound to its interfaces and does not serve yet: every step that may be refused at the start has
+/// A device that is bound to its interfaces and does not serve yet: every step of the start that could be refused has
 /// succeeded.
 pub struct DirectDevice {
     port: Direct,
@@ -98,8 +98,8 @@ pub struct DirectDevice {
 }
 
 impl DirectDevice {
-    /// Binds the sockets. The frame space of `log` must consist of packet buffers, and `memory` must be that of its
-    /// image. The log is not changed.
+    /// Binds the sockets. The frame space of `log` must consist of packet buffers, and `memory` must be the memory of
+    /// the log's image. The log is not changed.
     ///
     /// # Errors
     /// [`DirectError`].
@@ -131,8 +131,8 @@ impl DirectDevice {
         })
     }
 
-    /// Serves one shard until stopped, with the log of [`DirectDevice::open`]. Calls `observe` once a turn. Calls
-    /// `ready` once, when the device first serves, with the bound address, the node, and the queues of the sockets.
+    /// Serves one shard with the log of [`DirectDevice::open`], until stopped. Calls `observe` once a turn. When the
+    /// device first serves, calls `ready` once, with the bound address, the node, and the queues of the sockets.
     ///
     /// # Errors
     /// [`DirectError`].
@@ -145,7 +145,7 @@ impl DirectDevice {
         self.serve_with(log, |node| node, observe, ready)
     }
 
-    /// Serves a device with the additional parts that `make` gives it.
+    /// Serves a device together with the other machines that `make` adds to it.
     ///
     /// # Errors
     /// [`DirectError`].

@@ -1,8 +1,9 @@
-//! The queue and the Ethernet addresses through which a peer is reached, as the peer's own packets show them.
+//! For each peer, the queue and the Ethernet addresses for packets to it, learned from the peer's own packets.
 //!
 //! Invariants: the table is bounded. The table learns only from accepted packets that say something new, because any
-//! host that sees a sealed packet can repeat it from another Ethernet address. A packet to a peer that has not been
-//! heard of for a while goes through the kernel's stack, which resolves the peer's address. May not: send a question.
+//! host that sees a sealed packet can repeat it from another Ethernet address. If a peer has sent no packet for a
+//! while, packets to it are sent through the kernel's stack, which resolves the peer's address. This module must not
+//! send packets.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,10 +13,10 @@ use rustc_hash::FxHashMap;
 
 use super::frame::{Came, Mac};
 
-/// Maximum number of peers that are known at the same time. Packets to other peers go through the kernel's stack.
+/// Maximum number of known peers. Packets to other peers are sent through the kernel's stack.
 const NEIGHBOURS_MAX: usize = 4096;
-/// Time without a packet after which a peer may have moved. The kernel's stack knows the new path; to send through the
-/// stack costs a copy.
+/// Time without a packet after which the peer's path counts as unknown, because the peer may have moved. The kernel's
+/// stack knows the new path, but a packet through the stack must be copied.
 const HEARD_MAX: Nanos = SECOND;
 
 /// The path to a peer.
@@ -69,7 +70,7 @@ impl Neighbours {
             .insert(came.from, (Neighbour::of(queue, came), now));
     }
 
-    /// Takes in a packet that may be a repetition. If the packet came by the known path of its sender, that path stays
+    /// Processes a packet that may be a repetition. If the packet came by the known path of its sender, this path stays
     /// valid.
     pub fn confirm(&mut self, now: Time, queue: usize, came: &Came) {
         if let Some((neighbour, heard)) = self.known.get_mut(&came.from)
@@ -79,7 +80,7 @@ impl Neighbours {
         }
     }
 
-    /// Returns the path to a peer. `None`: the packet must go through the kernel's stack.
+    /// Returns the path to a peer. `None`: the packet must be sent through the kernel's stack.
     pub fn find(&self, now: Time, peer: Peer) -> Option<Neighbour> {
         self.known
             .get(&peer)
@@ -172,7 +173,7 @@ mod tests {
             all.learn(Time(0), 0, &forged);
         }
         assert_eq!(all.known.len(), 0);
-        // A packet from another port of the same machine proves nothing about this port.
+        // A packet from another port of the same computer says nothing about this port.
         all.learn(Time(0), 0, &came(1, 1));
         let mut other = came(1, 1).from;
         other.set_port(8);

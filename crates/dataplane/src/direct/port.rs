@@ -16,14 +16,14 @@ use super::{Bound, DirectConfig, DirectError};
 use crate::af_xdp::{AfXdpError, Transport};
 use crate::relay::Relay;
 
-/// While the device spins, it polls the socket in the kernel's stack once in this many turns, because that is a system
-/// call.
+/// While the device spins, it polls its socket in the kernel's stack only once in this number of turns, because each
+/// poll is a system call.
 const STACK_EVERY: u32 = 16;
-/// Entries that are forwarded in one turn, besides as many as the turn appended. Each entry takes one to three
-/// microseconds, because the call that sends it runs the driver or the kernel's stack; packets that arrive meanwhile
-/// wait.
+/// Number of entries that one turn may forward in addition to the number that it has appended. Each entry takes one to
+/// three microseconds, because the call that sends it runs the driver or the kernel's stack. Packets that arrive
+/// meanwhile wait.
 const FORWARDS_MAX: usize = 4;
-/// Token of the first queue.
+/// Poll token of the first queue. The other queues have the following tokens.
 const QUEUES_TOKEN: usize = 16;
 
 /// The AF_XDP sockets of the device, and its socket in the kernel's stack.
@@ -36,7 +36,7 @@ pub(super) struct Direct {
     /// Time of this turn.
     now: Cell<Time>,
     turn: u32,
-    /// Longest datagram that is sent through an AF_XDP socket.
+    /// Length of the longest datagram that is sent through an AF_XDP socket, in bytes.
     longest: usize,
 }
 
@@ -138,7 +138,7 @@ impl Port for Direct {
     }
 
     fn send(&mut self, out: &Outbox) -> io::Result<()> {
-        // Clients wait for answers, not for entries. So entries that are sent from the log leave last.
+        // Clients wait for answers, and not for entries. So entries, which are sent from the log, leave last.
         for from_log in [false, true] {
             let these = |place: &Place| place.logged.is_some() == from_log;
             for place in out.places().filter(these) {
@@ -166,7 +166,8 @@ impl Port for Direct {
 
     fn paths(&mut self, now: Time, next: Peer, before: Option<Peer>) -> Option<FragmentSize> {
         let size = self.stack.paths(now, next, before)?;
-        // No router reports to these sockets that a packet is too long. So long packets go through the kernel's stack.
+        // No router reports to these sockets that a packet is too long. So long packets are sent through the kernel's
+        // stack.
         self.longest = size.min(self.sockets.carries()).datagram_bytes();
         Some(size)
     }

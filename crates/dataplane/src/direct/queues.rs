@@ -1,7 +1,7 @@
 //! The AF_XDP sockets of a device, one for each queue of its interfaces, and the memory that they share with the log.
 //!
-//! Invariants: every buffer belongs to the kernel, to this module, or to the log; a buffer of the log is only sent
-//! from. May not: interpret a datagram.
+//! Invariants: every buffer belongs to the kernel, to this module, or to the log. A buffer of the log is used only to
+//! send from. This module must not interpret a datagram.
 
 #![allow(unsafe_code)]
 
@@ -16,21 +16,21 @@ use crate::af_xdp::{
     AfXdpError, Config, Frame, Places, Queue, RECEIVE_HEADROOM, Received, Region, Umem, Wake,
 };
 
-/// Entries of the fill and RX rings of a queue.
+/// Number of entries of a queue's fill ring, and of its RX ring.
 const RECEIVE_RING: u32 = 1024;
-/// Entries of the TX and completion rings of a queue.
+/// Number of entries of a queue's TX ring, and of its completion ring.
 const SEND_RING: u32 = 1024;
-/// Minimum number of buffers that each queue has to receive into when the log is full.
+/// Minimum number of buffers into which each queue can receive when the log is full.
 const RECEIVE_MIN: u64 = 64;
-/// If there are several queues, this share of all buffers is divided among them in equal parts, each at least
-/// [`RECEIVE_MIN`] buffers and at most the buffers of a ring. A single queue can use all buffers that are not live.
+/// With several queues, 1/4 of all buffers is divided among them in equal parts. Each part has at least [`RECEIVE_MIN`]
+/// buffers, and at most as many as the ring has entries. A single queue can use all buffers that are not live.
 const RECEIVE_FRACTION: u64 = 4;
-/// Number of free buffers that are left to send from.
+/// Number of buffers that are kept free to send from.
 const SEND_RESERVE: usize = 32;
-/// Bytes before a packet besides the kernel's: they align the datagram after Ethernet, IPv4 and UDP headers to a cache
-/// line. So the header of an entry takes two lines and not three.
+/// Number of bytes that stay free before a packet, in addition to the kernel's. With them, a datagram after Ethernet,
+/// IPv4 and UDP headers begins at a cache line, so that an entry's header takes two lines and not three.
 const HEADROOM: u32 = 22;
-/// The kernel's bytes and [`HEADROOM`] together.
+/// Number of bytes that stay free before a packet: the kernel's bytes and [`HEADROOM`].
 pub(super) const ROOM_IN_FRONT: u64 = 256 + 22;
 const _: () = assert!((RECEIVE_HEADROOM + 22 + 14 + 20 + 8).is_multiple_of(64));
 
@@ -69,23 +69,23 @@ unsafe impl Region for FrameMemory {
     }
 }
 
-/// Division of the buffers, so that packets can still be received when the log is full: the buffers that are never live
-/// are enough for all queues, whatever the earlier traffic was.
+/// Division of the buffers. The buffers that are never live suffice for all queues, so that packets can be received
+/// even when the log is full, after any earlier traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Share {
-    /// Buffers that the kernel may have for one queue.
+    /// Maximum number of buffers that the kernel may have for one queue.
     receive: usize,
-    /// Buffers that are never live: buffers for all queues, and buffers to send from.
+    /// Number of buffers that are never live: those for all queues, and those to send from.
     never_live: u64,
 }
 
 impl Share {
-    /// Returns the division of `buffers` buffers among the queues, which have at least 256 each.
+    /// Returns the division of `buffers` buffers among the queues. There must be at least 256 buffers for each queue.
     fn of(buffers: u64, queues: usize) -> Share {
         let count = u64::try_from(queues.max(1)).expect("few");
         let send = u64::try_from(SEND_RESERVE).expect("few");
         if count == 1 {
-            // A single queue takes all that are left: no other shard needs them.
+            // A single queue may use all remaining buffers, because no other queue needs them.
             return Share {
                 receive: usize::MAX,
                 never_live: RECEIVE_MIN + send,
@@ -101,14 +101,14 @@ impl Share {
 
 /// The AF_XDP sockets of all queues of a shard.
 pub(super) struct Queues {
-    // Must be dropped first: the programs are detached, and then the sockets are closed, before the memory is unmapped.
-    // A program that other shards still use stays attached. The program then finds no socket for this shard's packets,
-    // and passes them to the kernel's stack.
+    // This field must be dropped first, so that the programs are detached, and then the sockets are closed, before the
+    // memory is unmapped. A program that other shards still use stays attached. The program then finds no socket for
+    // this shard's packets, and passes them to the kernel's stack.
     _part: Part,
     queues: Vec<Queue>,
-    /// For each queue, whether it has submitted frames and its kernel has to be woken.
+    /// For each queue, whether frames are submitted for which the kernel must still be woken.
     asleep: Vec<bool>,
-    /// For each queue, the number of buffers that the kernel has to receive into.
+    /// For each queue, the number of buffers into which the kernel can receive.
     filled: Vec<usize>,
     share: Share,
     /// Whether the drivers are polled.
@@ -190,7 +190,7 @@ impl Queues {
         &self.queues
     }
 
-    /// Takes the packets that a queue has received, up to the capacity of `burst`.
+    /// Takes packets that a queue has received, up to the capacity of `burst`.
     pub fn receive(&mut self, queue: usize, burst: &mut Vec<Received>) -> Result<(), AfXdpError> {
         let before = burst.len();
         let socket = &mut self.queues[queue];
@@ -227,7 +227,7 @@ impl Queues {
         (number, place.start - start..place.end - start)
     }
 
-    /// Returns whether the kernel has to be woken again.
+    /// Returns whether the kernel must be woken again.
     pub fn pending(&self) -> bool {
         self.asleep.iter().any(|asleep| *asleep)
     }
@@ -236,7 +236,7 @@ impl Queues {
         usize::try_from(number).expect("u32 fits usize") * self.buffer_bytes
     }
 
-    /// Ends the use of a received packet. `kept`: the log has the packet.
+    /// Ends the use of a received packet. `kept`: the packet's buffer now belongs to the log.
     pub fn done(&mut self, frame: Frame, kept: bool) {
         if kept {
             self.umem.keep(frame);
@@ -275,8 +275,8 @@ impl Queues {
         Ok(())
     }
 
-    /// Queues a datagram at `place` of the frame space, in a buffer of the log, without a copy. Returns false if the
-    /// kernel already sends from that buffer, or if there is no space for the headers.
+    /// Queues a datagram without a copy. `place`: the datagram's range in the frame space, in a buffer of the log.
+    /// Returns false if the kernel already sends from this buffer, or if there is no space for the headers.
     pub fn send_logged(
         &mut self,
         queue: usize,
@@ -296,7 +296,7 @@ impl Queues {
         Ok(true)
     }
 
-    /// Reserves an entry of the TX ring. Returns false if none is free.
+    /// Reserves an entry of the TX ring. Returns false if no entry is free.
     fn reserve(&mut self, queue: usize) -> Result<bool, AfXdpError> {
         if self.queues[queue].reserve(1)? == 1 {
             return Ok(true);
@@ -319,8 +319,8 @@ impl Queues {
         socket.complete(&mut self.umem).map(drop)
     }
 
-    /// Takes the buffers that the log has released, gives the log the buffers that it needs, and lets the kernel
-    /// receive into the rest.
+    /// Takes the buffers that the log has released, gives the log the buffers that it needs, and gives other free
+    /// buffers to the kernel to receive into.
     pub fn exchange(&mut self, log: &mut dyn Buffers) -> Result<(), AfXdpError> {
         while let Some(number) = log.poll_released() {
             self.umem.leave(number);

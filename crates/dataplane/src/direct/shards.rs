@@ -1,9 +1,10 @@
 //! The shards of one process that receive through the same interfaces: each interface has one program for all shards,
-//! and each shard has queues of its own.
+//! and each shard has its own queues.
 //!
 //! A socket gets only packets that its own queue has received, and its memory is the log of one shard. So the queues of
-//! an interface are divided: shard i of n has the queues i, i + n, i + 2n, …. A packet for a shard in a queue of
-//! another shard goes through the kernel's stack to the shard's UDP socket. May not: know logs.
+//! an interface are divided: shard i of n has the queues i, i + n, i + 2n, …. If a queue receives a packet for a shard
+//! to which the queue does not belong, the packet reaches the shard's UDP socket through the kernel's stack. This
+//! module must not know logs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,19 +15,19 @@ use super::sockets::SocketsConfig;
 use super::{DirectError, interface};
 use crate::af_xdp::{Only, QUEUES_MAX, Redirect};
 
-/// Number of buffers that a log must have for each queue.
+/// Minimum number of buffers that a log must have for each queue.
 const BUFFERS_PER_QUEUE: u64 = 256;
 
 /// The programs, by the names of their interfaces.
 type Programs = BTreeMap<String, Redirect>;
 
-/// The part of one shard in its process. A shard's sockets own its part. The programs are detached when the last part
-/// is dropped.
+/// The share of one shard in the interfaces of its process. The shard's sockets own the part. When the last part is
+/// dropped, the programs are detached.
 #[derive(Clone)]
 pub struct Part {
     index: u16,
     count: u16,
-    /// The programs; each is attached when the first shard needs it.
+    /// The programs. Each program is attached when the first shard needs it.
     programs: Arc<Mutex<Programs>>,
 }
 
@@ -43,7 +44,7 @@ impl Default for Part {
 }
 
 impl Part {
-    /// Returns the part of the only shard of a process.
+    /// Returns the part of a shard that is the only shard of its process.
     #[must_use]
     pub fn alone() -> Part {
         Part {
@@ -59,7 +60,7 @@ impl Part {
     /// [`DirectError::Unfit`]: an interface has fewer queues than there are shards.
     pub fn all(count: u16, interfaces: &[String]) -> Result<Vec<Part>, DirectError> {
         for name in interfaces {
-            // Fails if there is no such interface.
+            // The call fails if there is no such interface.
             interface::mtu(name).map_err(|error| DirectError::interface(name, &error))?;
             let queues = queues_of(name);
             if queues < u32::from(count) {
@@ -96,7 +97,7 @@ impl Part {
         self.programs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Attaches the program to an interface, if no other shard has done that.
+    /// Attaches the program to an interface, if no other shard has attached it.
     pub(super) fn attach(
         &self,
         interface: &str,
@@ -134,8 +135,8 @@ impl Part {
     }
 }
 
-/// Returns the number of receive queues of an interface that can have sockets. Packets in other queues go through the
-/// kernel's stack to the device's UDP socket.
+/// Returns the number of receive queues of an interface that can have sockets. Packets in further queues reach the
+/// device's UDP socket through the kernel's stack.
 fn queues_of(interface: &str) -> u32 {
     interface::receive_queues(interface).min(QUEUES_MAX)
 }

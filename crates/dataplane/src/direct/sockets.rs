@@ -1,6 +1,7 @@
-//! Datagrams that are received into packet buffers of a log and sent from them: the sockets, and the path to each peer.
+//! Receives datagrams into packet buffers of a log, and sends from these buffers: the sockets, and the path to each
+//! peer.
 //!
-//! May not: interpret a datagram.
+//! This module must not interpret a datagram.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -18,24 +19,24 @@ use super::{Bound, DirectError, Mode, Part, fits};
 use crate::af_xdp::{AfXdpError, BusyPoll, Frame, Places, Received, Transport};
 use crate::interface::mtu;
 
-/// Packets taken from a queue at once.
+/// Maximum number of packets that are taken from a queue at once.
 const BURST: usize = 64;
 
-/// Settings of the sockets, and the datagrams that they receive.
+/// Settings of the sockets, and of the datagrams that they receive.
 #[derive(Clone, Debug)]
 pub struct SocketsConfig {
     /// Network interfaces through which datagrams arrive.
     pub interfaces: Vec<String>,
-    /// The address and port to which datagrams are sent.
+    /// The address and port to which peers send datagrams.
     pub listen: SocketAddr,
-    /// UDP datagrams or TCP segments. With TCP, each function that handles a datagram handles the IP packet of a
-    /// segment instead.
+    /// UDP datagrams or TCP segments. With TCP, the functions below handle the IP packet of a segment instead of a
+    /// datagram.
     pub transport: Transport,
     /// Whether the driver moves packets without a copy.
     pub mode: Mode,
     /// The first two bytes that datagrams must have.
     pub magic: Option<u16>,
-    /// Polls the drivers for packets in place of their interrupts.
+    /// Settings with which the drivers are polled for packets, instead of using interrupts.
     pub busy_poll: Option<BusyPoll>,
     /// The shard's part among the shards of this process.
     pub part: Part,
@@ -65,12 +66,12 @@ impl Arrived {
     }
 }
 
-/// The packet buffers to receive into.
+/// The packet buffers into which the sockets receive.
 #[derive(Debug)]
 pub struct BufferSpace {
     memory: FrameMemory,
     buffer_bytes: u32,
-    /// Number of buffers that belong to the sockets and the log, not to the store.
+    /// Number of buffers that belong to the sockets and the log, and not to the store.
     own: u64,
 }
 
@@ -78,16 +79,16 @@ impl BufferSpace {
     /// Returns all buffers of a log whose image is this memory.
     ///
     /// # Errors
-    /// [`DirectError::Unfit`]: its frame space is a ring.
+    /// [`DirectError::Unfit`]: the log's frame space is a ring.
     pub fn of_log(memory: Memory, parameters: &Parameters) -> Result<BufferSpace, DirectError> {
         BufferSpace::beside_a_store(memory, 0, parameters, parameters.buffer_count())
     }
 
-    /// Returns the buffers of a log whose image begins at byte `start` of this memory, in the region of a store. `own`
-    /// of these buffers do not belong to the store.
+    /// Returns the buffers of a log in the region of a store. The log's image begins at byte `start` of this memory.
+    /// `own`: number of buffers that do not belong to the store.
     ///
     /// # Errors
-    /// [`DirectError::Unfit`]: its frame space is a ring.
+    /// [`DirectError::Unfit`]: the log's frame space is a ring.
     ///
     /// # Panics
     /// The log is not inside the memory.
@@ -176,14 +177,14 @@ impl Sockets {
         self.queues.bound()
     }
 
-    /// Returns the division of the buffers. The buffers of the log, live or not, count as kept.
+    /// Returns the number of buffers of each owner. All buffers of the log, live or not, count as kept.
     #[must_use]
     pub fn places(&self) -> Places {
         self.queues.places()
     }
 
-    /// Returns the number of packets for which there was no free buffer or ring entry. The receivers of these packets
-    /// ask again.
+    /// Returns the number of packets for which there was no free buffer or ring entry. The protocol sends these packets
+    /// again.
     #[must_use]
     pub const fn send_dropped(&self) -> u64 {
         self.queues.send_dropped()
@@ -213,7 +214,7 @@ impl Sockets {
             let received = self.queues.receive(queue, &mut self.burst);
             for one in self.burst.drain(..) {
                 let came = frame::read(self.transport, self.queues.packet(&one));
-                // No answer can be sent to port 0; only a forger sends from it.
+                // No answer can be sent to port 0, and only a forger sends from it.
                 let Some(came) = came.filter(|came| came.from.port() != 0) else {
                     self.queues.done(one.frame, false);
                     continue;
@@ -231,8 +232,8 @@ impl Sockets {
         Ok(())
     }
 
-    /// Ends the use of a received datagram. If the datagram said something new, its sender can then be reached on the path
-    /// by which it came.
+    /// Ends the use of a received datagram. If the datagram said something new, packets to its sender are from now on
+    /// sent by the path by which the datagram came.
     pub fn done(&mut self, now: Time, arrived: Arrived, taken: Taken) {
         match taken {
             Taken::Refused => (),
@@ -242,7 +243,7 @@ impl Sockets {
         self.queues.done(arrived.frame, taken == Taken::Kept);
     }
 
-    /// Learns the path to the sender of a datagram before the datagram is [done](Sockets::done) with.
+    /// Learns the path to the sender of a datagram, before [`Sockets::done`] is called for it.
     pub fn heard(&mut self, now: Time, arrived: &Arrived) {
         self.neighbours.learn(now, arrived.queue, &arrived.came);
     }
@@ -265,8 +266,8 @@ impl Sockets {
         }
     }
 
-    /// Queues a datagram, copied into a free buffer; it leaves with [`Sockets::flush`]. Returns false if the link
-    /// address of the peer is unknown because it has sent nothing lately.
+    /// Copies a datagram into a free buffer, and queues it. [`Sockets::flush`] sends it. Returns false if the peer's
+    /// link address is unknown, because the peer has sent nothing lately.
     ///
     /// # Errors
     /// [`AfXdpError`].
@@ -279,8 +280,8 @@ impl Sockets {
         Ok(true)
     }
 
-    /// Queues a datagram at `place` of the frame space, in a buffer of the log, without a copy. Returns the same as
-    /// [`Sockets::send`].
+    /// Queues a datagram without a copy. `place`: the datagram's range in the frame space, in a buffer of the log.
+    /// Returns false under the conditions of [`Sockets::send`].
     ///
     /// # Errors
     /// [`AfXdpError`].
@@ -295,7 +296,7 @@ impl Sockets {
         };
         let head = self.head(self.way(to, &neighbour));
         if !self.queues.send_logged(neighbour.queue, place, &head)? {
-            // The kernel already sends from this buffer, because the datagram is a repetition.
+            // The datagram is a repetition, and the kernel already sends from its buffer. So the datagram is copied.
             let copy = self.queues.logged(place).to_vec();
             self.queues.send(neighbour.queue, &copy, &head)?;
         }
@@ -316,14 +317,14 @@ impl Sockets {
         self.queues.flush_all()
     }
 
-    /// Returns whether [`Sockets::flush`] could not submit everything.
+    /// Returns whether [`Sockets::flush`] must be called again, because the kernel could not take all datagrams.
     #[must_use]
     pub fn pending(&self) -> bool {
         self.queues.pending()
     }
 
-    /// Takes the buffers that the log has released, gives the log those that it needs, and receives into the rest. Must
-    /// be called once a turn.
+    /// Takes the buffers that the log has released, gives the log the buffers that it needs, and receives into the
+    /// other free buffers. Must be called once a turn.
     ///
     /// # Errors
     /// [`AfXdpError`].

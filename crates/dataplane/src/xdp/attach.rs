@@ -1,9 +1,9 @@
 //! Attaches the pipeline to interfaces.
 //!
-//! Invariants: the device's folder has a mark for an interface from before the device is attached to it until after it
-//! is detached. So a process that ends the device finds all its interfaces. Other devices at the same interface stay as
-//! they are ([`super::beside`]). Spec: `docs/spec/pipeline.md` §6 and §9. May not: fall back to the generic mode of
-//! XDP.
+//! Invariants: the device's folder has a mark for each interface of the device. The mark is made before the device is
+//! attached to the interface, and is removed after the device is detached. So a process that ends the device finds all
+//! its interfaces. Other devices at the same interface are not affected ([`super::beside`]). Spec:
+//! `docs/spec/pipeline.md` §6 and §9. This module must not fall back to the generic mode of XDP.
 
 use super::beside::{Interface, Member, Steps};
 use super::error::KernelError;
@@ -11,17 +11,17 @@ use super::kernel::{Kernel, program};
 
 impl Kernel {
     /// Attaches the pipeline to these interfaces of the calling thread's network namespace, and detaches it from all
-    /// others. An earlier pipeline of the device is replaced without a gap. `native`: in the driver. The generic mode
-    /// is slow, and is used only on request.
+    /// others. An earlier pipeline of the device is replaced without a gap. `native`: true: the driver's mode of XDP;
+    /// false: the generic mode, which is slow.
     ///
     /// # Errors
-    /// [`KernelError::Attach`] names the interface; so do [`KernelError::PortTaken`] and similar errors about other
-    /// devices at it; [`KernelError::FileSystem`].
+    /// [`KernelError::Attach`], or [`KernelError::PortTaken`] and similar errors about other devices at an interface;
+    /// all these name the interface. [`KernelError::FileSystem`].
     pub fn attach(&mut self, interfaces: &[String], native: bool) -> Result<(), KernelError> {
         self.attach_by_steps(interfaces, native, &mut |_| ())
     }
 
-    /// Attaches the pipeline as [`Kernel::attach`], and calls `step` before each step.
+    /// Attaches the pipeline like [`Kernel::attach`], and calls `step` before each step.
     ///
     /// # Errors
     /// The errors of [`Kernel::attach`].
@@ -60,7 +60,7 @@ impl Kernel {
         let pipeline = program(&mut self.ebpf, "pipeline")?;
         let joined = interface.join(name, &member, pipeline, !native, step);
         if joined.is_err() && is_new {
-            // If the removal of the mark fails too, the first error is reported.
+            // The first error is reported, even if the removal of the mark fails, too.
             let _ = self.pins.unmark(name);
         }
         joined

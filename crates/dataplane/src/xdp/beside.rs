@@ -1,12 +1,12 @@
-//! The devices at one interface: each has its pipeline pinned in the interface's folder, and one link serves all of
-//! them.
+//! The devices at one interface: the pipeline of each device is pinned in the interface's folder, and all devices share
+//! one link to the interface.
 //!
 //! Invariants: the pins determine which devices are at the interface. [`Interface::settle`] makes the link agree with
-//! the pins, wherever an earlier change stopped. A single device is attached directly; for two or more devices the
-//! dispatcher is attached. The link changes from one program to the next without a gap, and the pins of the old program
-//! are removed afterwards. So if a process is killed at any step, the other devices still answer. One process at a time
-//! changes an interface, under the lock of its folder. Spec: `docs/spec/pipeline.md` §9. May not: know the contents of
-//! a device's maps.
+//! the pins, even after a change that was interrupted at any step. If there is only one device, its pipeline is
+//! attached directly; for two or more devices the dispatcher is attached. The link changes from one program to the next
+//! without a gap, and the pins of the old program are removed afterwards. So if a process is killed at any step, the
+//! other devices still answer. Only one process at a time changes an interface, under the lock of the interface's
+//! folder. Spec: `docs/spec/pipeline.md` §9. This module must not know the contents of a device's maps.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -28,21 +28,21 @@ use super::links;
 use super::pins::Pins;
 use super::shared::DEVICES_MAX;
 
-/// Folders of interfaces, next to the folders of the devices.
+/// Folder with the folders of all interfaces, next to the folders of the devices.
 const ROOT: &str = "/sys/fs/bpf/pmnet-at";
 /// The network namespace of the calling thread.
 const NAMESPACE: &str = "/proc/thread-self/ns/net";
 /// Names of the link's pin in the driver's mode and in the generic mode.
 const LINKS: [&str; 2] = ["link", "link_generic"];
-/// First part of the name of a dispatcher's array of programs; a number follows.
+/// First part of the name of the pin of a dispatcher's array of programs. A number follows it.
 const PROGRAMS: &str = "programs-";
 /// Name of a pipeline's pin before it gets its final name.
 const PART: &str = "part";
-/// Longest wait for the lock. Other processes change an interface within milliseconds.
+/// Longest wait for the lock. A change of an interface takes only milliseconds.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
-/// Function that is called before each step of a change, with the step's name. Tests kill the process in this function.
+/// Function that is called before each step of a change, with the step's name. Tests kill the process there.
 pub type Steps<'a> = &'a mut dyn FnMut(&'static str);
 
 /// One interface, as its folder describes it.
@@ -51,7 +51,7 @@ pub(super) struct Interface {
     folder: PathBuf,
 }
 
-/// A device that is at the interface, or is to be.
+/// A device that is at the interface, or will be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Member {
     pub port: u16,
@@ -76,15 +76,15 @@ impl Member {
     }
 }
 
-/// The place of a new link, which is used if there is none.
+/// Where a new link is made, if there is no link yet.
 struct Place<'a> {
     interface: &'a str,
     generic: bool,
 }
 
 impl Interface {
-    /// Returns the interface with this name in the calling thread's network namespace. The interface's folder is named
-    /// after the interface's index, because names can change.
+    /// Returns the interface with this name in the calling thread's network namespace. The name of its folder is the
+    /// interface's index, because the interface's name can change.
     pub(super) fn named(name: &str) -> Result<Interface, KernelError> {
         let namespace =
             std::fs::metadata(NAMESPACE).map_err(|error| KernelError::io(NAMESPACE, error))?;
@@ -110,7 +110,7 @@ impl Interface {
         here && self.link().is_some() && !self.is_severed()
     }
 
-    /// Attaches a device, or a new pipeline of a device that is attached.
+    /// Attaches a device. If the device is already attached, its pipeline is replaced.
     ///
     /// # Errors
     /// [`KernelError`]; in this case the earlier state is kept.
@@ -124,7 +124,8 @@ impl Interface {
     ) -> Result<(), KernelError> {
         let _lock = self.lock()?;
         if self.is_severed() {
-            // The interface is gone, and its index was given to another interface, which has no device yet.
+            // The folder belongs to an interface that no longer exists. Its index was given to another interface, which
+            // has no device yet.
             step("clear");
             self.clear()?;
         }
@@ -156,14 +157,14 @@ impl Interface {
         let place = Place { interface, generic };
         let settled = self.settle(Some(&place), step);
         if settled.is_err() && own.is_empty() {
-            // The device was never attached. If the removal fails too, the first error is reported.
+            // The device was not attached before. The first error is reported, even if the removal fails, too.
             let _ = self.remove(&path);
             let _ = self.settle(None, step);
         }
         settled
     }
 
-    /// Checks that the other devices at the interface allow this device.
+    /// Checks that this device can be at the interface together with the other devices.
     fn admit(
         &self,
         interface: &str,
@@ -189,8 +190,7 @@ impl Interface {
         }
     }
 
-    /// Detaches a device. If the device was not attached, the call only completes an earlier change that was not
-    /// finished.
+    /// Detaches a device. If the device was not attached, the call only completes an earlier, interrupted change.
     ///
     /// # Errors
     /// [`KernelError`].
@@ -206,10 +206,10 @@ impl Interface {
         self.settle(None, step)
     }
 
-    /// Makes the link agree with the pinned devices, and removes what is not needed. The folder is removed with the
-    /// last device.
+    /// Makes the link agree with the pinned devices, and removes pins that are no longer needed. The folder is removed
+    /// together with the last device.
     fn settle(&self, place: Option<&Place<'_>>, step: Steps<'_>) -> Result<(), KernelError> {
-        // No device is at an interface that is gone.
+        // If the interface no longer exists, no device is at it.
         let is_there = !self.is_severed();
         let (here, gone): (Vec<Member>, Vec<Member>) = self
             .members()
@@ -269,8 +269,8 @@ impl Interface {
         attached
     }
 
-    /// Replaces the attached program, or attaches the first program. Without `place` and without a link no device was
-    /// ever attached.
+    /// Replaces the attached program, or attaches the first program at `place`. If there is no link and no `place`, no
+    /// program was ever attached, and nothing is done.
     fn attach(
         &self,
         program: &mut Xdp,
@@ -321,7 +321,7 @@ impl Interface {
         found.into_iter().find(|(path, _)| path.exists())
     }
 
-    /// Returns whether there is a link whose interface is gone.
+    /// Returns whether there is a link whose interface no longer exists.
     fn is_severed(&self) -> bool {
         self.link()
             .is_some_and(|(link, _)| links::is_severed(&link))
@@ -371,7 +371,7 @@ impl Interface {
         }
     }
 
-    /// Takes the lock under which an interface is changed; makes its folder if needed.
+    /// Takes the lock under which an interface is changed. Makes the interface's folder if needed.
     fn lock(&self) -> Result<File, KernelError> {
         let failed = |error| KernelError::file(&self.folder, error);
         let until = Instant::now() + LOCK_WAIT;
@@ -387,7 +387,7 @@ impl Interface {
                 std::thread::sleep(LOCK_PAUSE);
                 continue;
             }
-            // If the folder was removed meanwhile, its lock does not protect a new folder of that name.
+            // If the folder was removed meanwhile, its lock does not protect a new folder with the same name.
             let own = folder.metadata().map_err(failed)?;
             if std::fs::metadata(&self.folder).is_ok_and(|now| now.ino() == own.ino()) {
                 return Ok(folder);

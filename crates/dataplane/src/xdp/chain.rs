@@ -1,8 +1,8 @@
 //! The pipeline's neighbours in a chain: `pm_chain`, as user space writes it.
 //!
-//! Invariants: the map is written only while the pipeline is held. The pipeline itself learns how frames reach a
-//! neighbour; this module forgets the path when the neighbour gets another address. Spec: `docs/spec/pipeline.md` §4.
-//! May not: decide what is committed or sent.
+//! Invariants: user space writes the map only while the pipeline is held. The pipeline itself learns the path to each
+//! neighbour. When a neighbour gets another address, this module erases the path. Spec: `docs/spec/pipeline.md` §4.
+//! This module must not decide what is committed or sent.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -15,8 +15,8 @@ use super::shared::{HopKeys, Hops, WAY_INTERFACE};
 use super::words::{address_words, port_word, store_key};
 
 impl Hops {
-    /// Tells the pipeline its place in the chain, and the machine's knowledge of the devices after it. `talks`: the
-    /// pipeline sends to its neighbours. Otherwise the pipeline gets no addresses, and user space sends.
+    /// Tells the pipeline the device's place in the chain, and what the machine knows of the devices after it. `talks`:
+    /// the pipeline itself sends to the neighbours. If false, the pipeline gets no addresses, and user space sends.
     pub(super) fn describe(&self, state: &ChainState, talks: bool) {
         let behind = u32::try_from(state.behind.len()).expect("a chain is short");
         self.follows.store(u32::from(state.position > 0), Relaxed);
@@ -43,7 +43,7 @@ impl Hops {
         self.committed.store(state.committed, Relaxed);
     }
 
-    /// Clears the pipeline's progress: the log begins again.
+    /// Clears the pipeline's progress, because the log begins again.
     pub(super) fn forget(&self) {
         let words = [
             &self.credit,
@@ -58,7 +58,8 @@ impl Hops {
     }
 
     /// Returns the pipeline's progress with its neighbours. The pipeline writes `skipped` before the orders, and this
-    /// function reads it after them: if it sees an order, it also sees that the order was not acknowledged.
+    /// function reads `skipped` after the orders. So if the function sees an order that the pipeline did not
+    /// acknowledge, it also sees this in `skipped`.
     pub(super) fn work(&self) -> HopWork {
         let mut work = HopWork::default();
         for (order, shared) in work.orders.iter_mut().zip(&self.orders) {

@@ -1,8 +1,8 @@
-//! The end of a device in the kernel.
+//! Ends a device in the kernel.
 //!
-//! Invariants: the pipeline is held before anything is saved. The log stays in the maps until the file is durable, and
-//! the stage of the maps determines which of the two counts. Spec: `docs/spec/pipeline.md` §6. May not: lose
-//! acknowledged updates without an explicit request.
+//! Invariants: the pipeline is held before the log is saved. The log stays in the maps until the file is durable. The
+//! stage of the maps determines whether the maps or the file count. Spec: `docs/spec/pipeline.md` §6. This module must
+//! not lose acknowledged updates without an explicit request.
 
 use std::path::Path;
 
@@ -18,21 +18,21 @@ use super::pins::Pins;
 use super::spill;
 use super::stage::Stage;
 
-/// Outcome of [`detach`].
+/// Result of [`detach`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Detached {
-    /// There was a device, or remains of a device that an earlier attempt had left.
+    /// There was a device, or there were remains of a device from an interrupted attempt.
     pub found: bool,
-    /// Acknowledged updates in the log that the server had not applied.
+    /// Number of acknowledged updates in the log that the server had not applied.
     pub unapplied: u64,
 }
 
-/// Ends a device: detaches it from its interfaces, saves the log to `spill` if a file is given, removes the maps.
-/// Without a file, acknowledged updates that are not applied would be lost: the end is then refused, unless `discard`
-/// is set.
+/// Ends a device: detaches it from its interfaces, saves the log to the file `spill`, if this is given, and removes the
+/// maps. Without a file, acknowledged updates that are not applied would be lost. If there are such updates, the call
+/// is refused, unless `discard` is set.
 ///
 /// # Errors
-/// [`OpenError`]; a log that cannot be saved stays in the maps.
+/// [`OpenError`]; if the log cannot be saved, it stays in the maps.
 pub fn detach(
     device: KernelConfig,
     pins: &Pins,
@@ -91,7 +91,7 @@ pub fn detach(
             }
         }
         None if unapplied > 0 && !discard => {
-            // The end is refused: the pipeline continues as before.
+            // The call is refused, and the pipeline continues as before.
             if admitted {
                 let hold = kernel.hold().map_err(failed)?;
                 hold.release(&tail).map_err(failed)?;
@@ -103,7 +103,7 @@ pub fn detach(
         }
         None => {}
     }
-    // From now on the file is the log, or there is no log.
+    // From now on only the file has the log, or there is no log any more.
     kernel.set_stage(Stage::Remains);
     pins.remove()?;
     Ok(Detached {

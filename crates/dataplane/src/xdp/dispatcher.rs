@@ -1,10 +1,10 @@
-//! The program at an interface with several devices: it passes a packet on to the pipeline of the device whose port the
-//! packet is for.
+//! The program at an interface with several devices. It passes a packet on to the pipeline of the device to whose port
+//! the packet is addressed.
 //!
-//! Invariants: ports and pipelines of a loaded dispatcher never change; a device that joins or leaves loads another
-//! dispatcher. The dispatcher's array of programs must be pinned before the dispatcher is attached: the kernel empties
-//! an array of programs that neither a process nor a pin holds. Source: `bpf/dispatch.bpf.c`. Spec:
-//! `docs/spec/pipeline.md` §9. May not: attach anything.
+//! Invariants: ports and pipelines of a loaded dispatcher never change. When a device is attached or detached, another
+//! dispatcher is loaded. The dispatcher's array of programs must be pinned before the dispatcher is attached: the
+//! kernel empties an array of programs that neither a process nor a pin holds. Source: `bpf/dispatch.bpf.c`. Spec:
+//! `docs/spec/pipeline.md` §9. This module must not attach anything.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/di
 const NAME: &str = "dispatch";
 const PROGRAMS: &str = "pm_programs";
 
-/// The program, loaded for these devices.
+/// The program, loaded for some devices.
 pub struct Dispatcher {
     ebpf: Ebpf,
     // The array, which stays open so that the kernel does not empty it. `None`: the array is pinned.

@@ -1,4 +1,4 @@
-//! Reasons why the pipeline in the kernel, or its device, cannot be set up or used, and what to do.
+//! Reasons why the pipeline in the kernel, or its device, cannot be set up or used, with advice.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,12 +12,12 @@ use rustix::io::Errno;
 /// Reason why the kernel's part of a device cannot be set up, used or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
-    /// The binary was built without a compiler for the programs.
+    /// The binary does not have the programs, because there was no compiler for them when it was built.
     #[error(
         "PM1401 this pmnet was built without the in-kernel pipeline: install clang and libbpf-dev, then build it again"
     )]
     NotBuilt,
-    /// The machine has another architecture than the pipeline needs.
+    /// The computer has another architecture than the pipeline needs.
     #[error(
         "PM1402 the in-kernel pipeline relies on x86-64, where stores are seen in their order: use --mode relay here"
     )]
@@ -31,7 +31,7 @@ pub enum KernelError {
          with that version (the same command line with --spill FILE --detach), then start this one with --spill FILE"
     )]
     OtherVersion(PathBuf),
-    /// The pinned maps are not yet, or no longer, a complete device.
+    /// The pinned maps are not a complete device: it is still being made, or being removed.
     #[error(
         "PM1404 the device in {0} is not complete: a process makes it or takes it out just now, or was killed while it did; start it \
          again, or take it out with --detach"
@@ -128,7 +128,7 @@ pub enum KernelError {
         "PM1414 the other devices at {0} are attached in the other mode: all with --xdp-generic, or all without"
     )]
     OtherMode(String),
-    /// Another process changes the devices at this interface, and does not end.
+    /// Another process is changing the devices at this interface, and does not finish.
     #[error(
         "PM1415 {0}: another process has been changing the devices at this interface for seconds; try again"
     )]
@@ -196,7 +196,7 @@ fn advice(error: &io::Error) -> &'static str {
     }
 }
 
-/// Returns advice about an interface that accepts no program.
+/// Returns advice about an interface that does not accept a program.
 fn question(interface: &str, error: &KernelError) -> String {
     match cause(error) {
         Some(Errno::RANGE) => format!(
@@ -214,10 +214,10 @@ fn question(interface: &str, error: &KernelError) -> String {
     }
 }
 
-/// Number of lines that are shown from the end of the verifier's output, which may have thousands.
+/// Number of lines that are shown from the end of the verifier's output, which may have thousands of lines.
 const VERIFIER_LINES: usize = 8;
 
-/// Returns the rights that may be missing, if the error permits this cause.
+/// Returns the rights that may be missing, if the error can have this cause.
 fn rights(error: &io::Error) -> &'static str {
     match Errno::from_io_error(error) {
         Some(Errno::PERM | Errno::ACCESS) => {

@@ -1,12 +1,12 @@
-//! The pipeline as the device's fast path: this module holds and releases it, tells it what it may admit, and reads
-//! what it did.
+//! The pipeline as the device's fast path: this module holds and releases the pipeline, tells it the state that it
+//! needs to admit, and reads its progress.
 //!
-//! Invariants: fields that the pipeline writes too are written only through the guard [`Held`]. `last` is written with
-//! Release and read with Acquire. So if a reader sees an order in `last`, the reader also sees all entries up to that
-//! order completely. Orders are never assigned twice: if the process asks to release the pipeline at an order below the
+//! Invariants: fields that the pipeline also writes are written only through the guard [`Held`]. `last` is written with
+//! Release and read with Acquire. So a reader that sees an order in `last` also sees all entries up to this order
+//! completely. Orders are never assigned twice: if the process wants to release the pipeline at an order below the
 //! pipeline's last order, the release is refused.
 //!
-//! Spec: `docs/spec/pipeline.md` §2 to §4. May not: decide when to hold or release.
+//! Spec: `docs/spec/pipeline.md` §2 to §4. This module must not decide when to hold or release.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -25,7 +25,7 @@ use super::maps::hop_keys_in;
 use super::sessions::BaseCrcs;
 use super::shared::FOR_EVER;
 
-/// The held pipeline: only this guard writes fields that the pipeline writes too.
+/// The held pipeline. Only this guard writes fields that the pipeline also writes.
 struct Held<'a>(&'a mut Kernel);
 
 impl Kernel {
@@ -37,8 +37,9 @@ impl Kernel {
         Ok(Held(self))
     }
 
-    /// Writes state that may change while the pipeline admits. If the pipeline does not know the session, the pipeline
-    /// must be held: a CPU may have looked up the session that had this row before, and must repeat the look-up.
+    /// Writes the fields of a session that may change while the pipeline admits. If the session has no row yet, the
+    /// pipeline is held meanwhile. A CPU may have looked up the session that had this row before, and after the hold it
+    /// must look up again.
     fn refresh(&mut self, state: &SessionState) -> Result<(), KernelError> {
         let Some(address) = state.address else {
             return Ok(());
@@ -56,8 +57,8 @@ impl Kernel {
         if was_held { Ok(()) } else { held.resume() }
     }
 
-    /// Removes a session that is over. The removal of the session's keys needs a hold, because a CPU may be verifying a
-    /// packet with these keys.
+    /// Removes a session that has ended. To remove the session's keys, the pipeline is held meanwhile, because a CPU
+    /// may be verifying a packet with these keys.
     fn forget(&mut self, id: u64) -> Result<(), KernelError> {
         if self.keys.is_none() || self.sessions.find(id).is_none() {
             return self.sessions.remove(id);
@@ -68,8 +69,8 @@ impl Kernel {
         if was_held { Ok(()) } else { held.resume() }
     }
 
-    /// With keys these checksums leave the tag out: the pipeline adds the tag's contribution, which differs in each
-    /// packet.
+    /// Returns the checksums of a session's headers. With keys they leave out the tag, which differs in each packet.
+    /// The pipeline adds the tag's contribution.
     fn base_crcs(&self, state: &SessionState) -> BaseCrcs {
         let keyed = self.keys.is_some();
         let token = if keyed { 0 } else { state.token };
@@ -111,8 +112,8 @@ impl Kernel {
 }
 
 impl Held<'_> {
-    /// Tells the pipeline the whole state of a session. User space serves a session that has no row because there are
-    /// more sessions than rows, and a session whose client has not been heard of.
+    /// Tells the pipeline the whole state of a session. User space serves a session itself if no row is free for it, or
+    /// if its client's address is unknown.
     fn write_session(&mut self, state: &SessionState) -> Result<(), KernelError> {
         let Some(address) = state.address else {
             return Ok(());
@@ -144,7 +145,7 @@ impl Hold for Held<'_> {
         let copies = chain.position + 1 + chain.behind.len();
         kernel.copies = u8::try_from(copies).expect("a chain is short");
         kernel.stamp = *stamp;
-        // The numbers have the byte order of a header.
+        // The words must have the byte order of a header.
         let word = |first: u32, second: u32| {
             let number = u64::from(first) << 32 | u64::from(second);
             u64::from_ne_bytes(number.to_be_bytes())
@@ -186,7 +187,7 @@ impl Hold for Held<'_> {
 
     fn forget_log(&mut self) -> io::Result<()> {
         let shard = self.0.shard();
-        // The field `last` is cleared first: without it the other fields have no meaning.
+        // The field `last` is cleared first, because the other fields of the log have no meaning when `last` is 0.
         shard.last.store(0, Release);
         for word in [
             &shard.head,
@@ -208,8 +209,8 @@ impl Hold for Held<'_> {
 
     fn answers_for_ever(&mut self) {
         let word = &self.0.shard().answers_until;
-        // In most cases the word already has this value, and then no store takes the word's cache line from the
-        // pipeline.
+        // In most cases the word already has this value. Then it is not stored again, so that its cache line stays with
+        // the pipeline's CPU.
         if word.load(Relaxed) != FOR_EVER {
             word.store(FOR_EVER, Release);
         }
@@ -294,7 +295,8 @@ impl FastPath for Kernel {
     }
 
     fn answers_until(&mut self, deadline: Option<Time>) {
-        // One process at a time writes this field, and only to a later time: of two leases the later one counts.
+        // Only one process at a time writes this field, and only with a later time, because the later of two leases
+        // counts.
         let told = deadline.map_or(0, |Time(at)| at.min(FOR_EVER - 1));
         let later = |word| Some(told.max(if word == FOR_EVER { 0 } else { word }));
         let word = &self.shard().answers_until;

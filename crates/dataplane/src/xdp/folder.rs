@@ -1,7 +1,7 @@
-//! Folders of pins, which only their user may enter. A user who could write to such a folder could replace a device's
-//! maps and read its keys. A user who could open a pin could take the pipeline's lock.
+//! Folders of pins, which only their user may enter. Another user who could write to such a folder could replace a
+//! device's maps and read its keys. Another user who could open a pin could take the pipeline's lock.
 //!
-//! May not: know the contents of a folder.
+//! This module must not know the contents of a folder.
 
 use std::fs::{DirBuilder, Metadata, Permissions};
 use std::io::ErrorKind;
@@ -10,15 +10,15 @@ use std::path::Path;
 
 use super::error::KernelError;
 
-/// Mode of a folder that its user alone may enter.
+/// Mode of a folder that only its user may enter.
 const PRIVATE: u32 = 0o700;
-/// Bits of a mode that give any right to other users.
+/// Bits of a mode that give rights to other users.
 const OTHERS: u32 = 0o077;
 const OTHERS_WRITE: u32 = 0o022;
 
-/// Makes a folder and its parent if they do not exist, and checks that both are this user's alone. If other users may
-/// read a folder, as earlier versions made folders, this function takes away that right. If another process removes a
-/// folder meanwhile, this function does not report it: the opening of a file in it will fail.
+/// Makes a folder and its parent if they do not exist, and checks that only this user may use them. Earlier versions
+/// made folders that other users may read; this function takes away that right. If another process removes a folder
+/// meanwhile, this function reports no error, but the opening of a file in the folder will fail.
 ///
 /// # Errors
 /// [`KernelError`].

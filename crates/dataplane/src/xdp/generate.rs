@@ -1,5 +1,5 @@
-//! Generates `generated.h` for the in-kernel programs: constants of `wire` and `log`, the shared structures, checksum
-//! tables. Part of the build script only.
+//! Generates `generated.h` for the in-kernel programs: constants of `wire` and `log`, the shared structures, and
+//! checksum tables. This module is part only of the build script.
 
 use std::fmt::Write;
 
@@ -9,12 +9,12 @@ use pmnet_wire::{Flags, Header, Kind};
 #[path = "shared.rs"]
 mod shared;
 
-/// First and last byte of the header that has a table of contributions to the checksum (`pm_place`): from seq to
-/// payload_crc.
+/// First and last byte of the header for which there is a table of contributions to the checksum (`pm_place`): from seq
+/// to payload_crc.
 const PLACE_FIRST: usize = 32;
 const PLACE_LAST: usize = 75;
-/// The places of a header whose meaning depends on the kind, eight bytes each and adjacent: offset, and name in
-/// `docs/spec/wire.md` §1.
+/// The places of a header whose meaning depends on the kind, which are adjacent and have eight bytes each. For each:
+/// offset, and name in `docs/spec/wire.md` §1.
 const PLACES: [(usize, &str); 4] = [
     (32, "seq"),
     (40, "order"),
@@ -23,9 +23,9 @@ const PLACES: [(usize, &str); 4] = [
 ];
 /// Offset of the session, which has this name in every kind.
 const SESSION: usize = 24;
-/// Offset of the fragment numbers, which are checked in packets of every kind.
+/// Offset of the fragment numbers, which the pipeline checks in packets of every kind.
 const FRAGMENT: usize = 64;
-/// Bytes of a header that are compared as one word; the kind is among them.
+/// Number of bytes at the beginning of a header, with the kind, that are compared as one word.
 const WORD_BYTES: usize = 8;
 /// The Castagnoli polynomial, reflected.
 const POLYNOMIAL: u32 = 0x82F6_3B78;
@@ -53,7 +53,7 @@ pub fn header() -> String {
     define("DEVICES_MAX", shared::DEVICES_MAX);
     define("TOOK_NS", shared::TOOK_NS);
     define("TOOK_SLOTS", shared::TOOK_SLOTS);
-    // The first eight bytes of a header are read as one number in this machine's byte order.
+    // The first eight bytes of a header are read as one number in the byte order of this computer.
     let update = Header::new(Kind::Update);
     for (name, header) in [
         ("UPDATE_WORD", update),
@@ -101,8 +101,8 @@ pub fn header() -> String {
     out
 }
 
-/// Writes the fields of one kind under their names in that kind. The four [`PLACES`] become a structure, in which a
-/// place that the kind does not use is called reserved. A byte of the first word becomes a shift.
+/// Writes the fields of one kind under their names in that kind. The four [`PLACES`] become a structure, in which
+/// places that the kind does not use are called reserved. For a byte of the first word, a shift is written.
 fn view_fields(out: &mut String, view: &Layout) {
     let kind = in_snake_case(view.name);
     let mut names = PLACES.map(|(_, place)| format!("reserved_{place}"));
@@ -122,7 +122,7 @@ fn view_fields(out: &mut String, view: &Layout) {
     writeln!(out, "struct pm_{kind}_fields {{ __be64 {names}; }};").expect("a string grows");
 }
 
-/// Returns the shift of one of the first eight bytes, which are read as one number in this machine's byte order.
+/// Returns the shift of one of the first eight bytes, which are read as one number in the byte order of this computer.
 fn shift(field: &Field) -> usize {
     assert!(field.bytes == 1, "{} is not one byte", field.name);
     if cfg!(target_endian = "little") {
@@ -167,7 +167,7 @@ fn structure(out: &mut String, name: &str, align: usize, fields: &[(&str, &str, 
     }
 }
 
-/// Returns the CRC32C state after eight zero bits, from each state below 256.
+/// For each CRC32C state below 256, returns the state after eight zero bits.
 fn byte_table() -> [u32; 256] {
     std::array::from_fn(|byte| {
         let mut crc = u32::try_from(byte).expect("below 256");
@@ -182,7 +182,8 @@ fn zero_byte(table: &[u32; 256], crc: u32) -> u32 {
     (crc >> 8) ^ table[usize::try_from(crc & 255).expect("below 256")]
 }
 
-/// Returns the contribution of each byte value if n more bytes follow, for n from 0.
+/// Returns tables of the contribution of each byte value to a checksum. Table number n (from 0) is for a byte after
+/// which n more bytes follow.
 fn contributions(count: usize) -> Vec<[u32; 256]> {
     let table = byte_table();
     let mut all = vec![table];
@@ -198,7 +199,7 @@ fn slices(out: &mut String) {
 }
 
 fn places(out: &mut String) {
-    // The four bytes of the checksum do not count, and eight bytes of tag follow them.
+    // After these places follow the checksum, whose four bytes do not count, and eight bytes of tag.
     let behind = |place: usize| PLACE_LAST - place + 8;
     let all = contributions(behind(PLACE_FIRST) + 1);
     let chosen: Vec<[u32; 256]> = (PLACE_FIRST..=PLACE_LAST)

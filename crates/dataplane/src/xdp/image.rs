@@ -1,8 +1,8 @@
-//! The log's medium in a BPF map: memory of the kernel, mapped by the device and by readers.
+//! The log's medium in a BPF map: memory of the kernel, which the device and readers map.
 //!
-//! Invariants: the map outlives the process that made it while the map is pinned, but not a power failure. The pipeline
-//! writes to the same memory: only after its last order, and only while it is not held. Spec:
-//! `docs/spec/ordered-log.md` §2. May not: know the contents of the log.
+//! Invariants: while the map is pinned, it outlives the process that made it, but not a power failure. The pipeline
+//! writes to the same memory, but only slots and frames after its last order, and only while it is not held. Spec:
+//! `docs/spec/ordered-log.md` §2. This module must not know the contents of the log.
 
 #![allow(unsafe_code)]
 

@@ -21,7 +21,7 @@ pub fn hardware_address(address: Ipv4Addr) -> io::Result<[u8; ETHERNET]> {
             "PM1447 no interface has the address {address}: give it to the bridge"
         )));
     };
-    // An address with a label has the label as its name: the interface, a colon, and any text of the operator.
+    // If an address has a label, its reported name is the label: the interface, a colon, and any text of the operator.
     let label = &found.interface_name;
     let interface = label.split_once(':').map_or(&label[..], |(name, _)| name);
     all.iter()
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn an_address_leads_to_the_interface_that_has_it() {
-        // The loopback interface has an Ethernet address, of zeros.
+        // The Ethernet address of the loopback interface consists of zeros.
         assert_eq!(hardware_address(Ipv4Addr::LOCALHOST).unwrap(), [0; 6]);
         let nobody = hardware_address(Ipv4Addr::new(192, 0, 2, 1)).unwrap_err();
         assert_eq!(nobody.kind(), io::ErrorKind::AddrNotAvailable);

@@ -1,7 +1,8 @@
-//! The loaded pipeline of one shard: its programs, and their runs by `BPF_PROG_TEST_RUN`.
+//! The loaded pipeline of one shard: its programs, and how `BPF_PROG_TEST_RUN` runs them.
 //!
 //! [`super::load`] makes the pipeline, [`super::attach`] attaches it to interfaces, and [`super::fast_path`] is the
-//! device's interface to it. Spec: `docs/spec/pipeline.md`. May not: decide who holds the pipeline, or when.
+//! device's interface to it. Spec: `docs/spec/pipeline.md`. This module must not decide who holds the pipeline, or
+//! when.
 
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -21,20 +22,20 @@ use super::sessions::Sessions;
 use super::shared::{Hops, Shard};
 use super::stage::Stage;
 
-/// Verdicts of XDP programs (linux/bpf.h). The packet is dropped.
+/// Verdict of an XDP program (linux/bpf.h): the packet is dropped.
 pub const XDP_DROP: u32 = 1;
-/// The packet goes to the network stack.
+/// Verdict of an XDP program: the packet passes to the network stack.
 pub const XDP_PASS: u32 = 2;
-/// The packet leaves through the interface at which it arrived.
+/// Verdict of an XDP program: the packet leaves through the interface at which it arrived.
 pub const XDP_TX: u32 = 3;
 
 /// Longest time for which `hold`, `release` and `wake_me` try to take the shard's lock.
 const LOCK_WAIT: Duration = Duration::from_secs(3);
-/// Number of first runs without a pause between them. In each run the program tries for some tens of microseconds.
+/// Number of runs before the first pause. In each run the program tries to take the lock for some tens of microseconds.
 const LOCK_RUNS: u32 = 16;
 /// Pause between two runs after the first [`LOCK_RUNS`].
 const LOCK_PAUSE: Duration = Duration::from_micros(50);
-/// The frame for programs that read none: the shortest that the kernel accepts.
+/// The frame for programs that do not read their frame: the shortest that the kernel accepts.
 const NO_FRAME: [u8; 64] = [0; 64];
 
 /// The loaded pipeline of one shard.
@@ -48,18 +49,18 @@ pub struct Kernel {
     pub(super) sessions: Sessions,
     pub(super) buckets: Buckets,
     pub(super) wakeups: RingBuf<MapData>,
-    /// The pipeline is held, by this process or by one that died.
+    /// The pipeline is held, by this process or by an earlier process that has died.
     pub(super) held: bool,
-    /// The fields that name this device in its packets to other hops.
+    /// The stamp of this device's packets to other hops.
     pub(super) stamp: Stamp,
     /// Number of devices of the chain.
     pub(super) copies: u8,
     /// UDP port of the device.
     pub(super) port: u16,
-    /// The device's address is an IPv4 address, as are those of all its peers.
+    /// The addresses of the device and of all its peers are IPv4 addresses.
     pub(super) is_ipv4: bool,
-    /// The print of the keys with which the process began ([`super::KernelConfig::keys`]), and the mapping of
-    /// `pm_hop_keys`.
+    /// Fingerprint of the keys with which the process began ([`super::KernelConfig::keys`]), and the mapping of
+    /// `pm_hop_keys`; `None`: the shard has no keys.
     pub(super) keys: Option<(NonZeroU64, MmapRaw)>,
 }
 
@@ -102,7 +103,7 @@ impl Kernel {
                 .map_err(|source| KernelError::Program { name, source })?;
             match result.return_value {
                 XDP_PASS => return Ok(()),
-                // Another CPU has the lock. That CPU may be a virtual CPU that does not run at the moment.
+                // Another CPU has the lock. It may be a virtual CPU that is not running now.
                 XDP_DROP => {}
                 answer => return Err(KernelError::Answer { name, answer }),
             }
@@ -135,7 +136,7 @@ impl Kernel {
             .map_err(|source| KernelError::Program { name, source })
     }
 
-    /// Sets the stage of the maps. A reader that sees the stage also sees all earlier stores.
+    /// Sets the stage of the maps. A reader that sees the new stage also sees all earlier stores.
     pub(super) fn set_stage(&self, stage: Stage) {
         self.shard().stage.store(stage.word(), Release);
     }
@@ -146,7 +147,8 @@ impl Kernel {
         &self.pins
     }
 
-    /// Returns whether the maps were last used with other keys than this process has; no keys count as other keys.
+    /// Returns whether the maps were last used with other keys than this process has. Maps that were used without keys
+    /// count as maps with other keys.
     pub(super) fn has_other_keys(&self) -> bool {
         let print = self.keys.as_ref().map(|(print, _)| *print);
         self.shard().keys.load(Relaxed) != print_word(print)
@@ -161,7 +163,7 @@ impl Kernel {
     }
 }
 
-/// Returns the word of the maps that identifies a shard's keys.
+/// Returns the word that identifies a shard's keys in the maps.
 pub(super) fn print_word(print: Option<NonZeroU64>) -> u64 {
     print.map_or(0, NonZeroU64::get)
 }

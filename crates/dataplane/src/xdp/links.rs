@@ -1,6 +1,7 @@
-//! Pinned links: detaches a link at once, and finds the interface of a link. The library lacks these system calls.
+//! Pinned links: detaches a link at once, and finds out whether a link's interface still exists. The library does not
+//! have these system calls.
 //!
-//! May not: know the device of a link.
+//! This module must not know the device of a link.
 
 #![allow(unsafe_code)]
 
@@ -13,13 +14,13 @@ use std::path::Path;
 const BPF_OBJ_GET: libc::c_int = 7;
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_int = 15;
 const BPF_LINK_DETACH: libc::c_int = 34;
-/// `struct bpf_link_info` (linux/bpf.h), as far as it is read, in words of four bytes; then the index of the word with
-/// the interface.
+/// Length of the part of `struct bpf_link_info` (linux/bpf.h) that is read, in words of four bytes (`INFO_WORDS`), and
+/// index of the word with the interface (`INFO_INTERFACE`).
 const INFO_WORDS: usize = 6;
 const INFO_INTERFACE: usize = 4;
 
-/// Detaches the program of a pinned link from its interface, now. The kernel also does this when the last reference to
-/// the link is gone, but some time later. Before Linux 5.9 only the kernel does it.
+/// Detaches the program of a pinned link from its interface at once. When the last reference to the link is gone, the
+/// kernel detaches the program, too, but some time later. Before Linux 5.9 only the kernel can do it.
 pub(super) fn detach(link: &Path) {
     if let Some(fd) = open(link) {
         let fd = u64::from(fd.as_raw_fd().unsigned_abs());
@@ -27,8 +28,8 @@ pub(super) fn detach(link: &Path) {
     }
 }
 
-/// Returns whether the link that is pinned at this path had an interface that is gone. A link that cannot be read
-/// counts as not severed.
+/// Returns whether the interface of the link that is pinned at this path no longer exists. If the link cannot be read,
+/// the result is false.
 pub(super) fn is_severed(link: &Path) -> bool {
     let Some(fd) = open(link) else {
         return false;
@@ -49,12 +50,13 @@ fn open(link: &Path) -> Option<OwnedFd> {
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Makes the system call bpf(2) with the first two words of its attributes; the rest are zero.
+/// Makes the system call bpf(2). `words`: the first two words of its attributes. The other words are zero.
 fn bpf(command: libc::c_int, words: [u64; 2]) -> libc::c_long {
     let mut attributes = [0; 16];
     attributes[..2].copy_from_slice(&words);
-    // SAFETY: the call reads as many bytes of attributes as it is told. The caller keeps alive what they point to: a
-    // path, which is a C string, or memory of the stated length. The kernel writes to this memory only.
+    // SAFETY: the call reads only the stated number of bytes of attributes. The attributes point to a path, which is a
+    // C string, or to memory of the stated length. The caller keeps both alive, and the kernel writes only to this
+    // memory.
     unsafe {
         libc::syscall(
             libc::SYS_bpf,

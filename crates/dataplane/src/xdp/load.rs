@@ -1,9 +1,9 @@
-//! Loads the pipeline: checks the settings, makes the maps or takes the pinned ones, sets the constants of the program,
-//! and passes it to the verifier.
+//! Loads the pipeline: checks the settings, makes the maps or takes the pinned maps, sets the constants of the program,
+//! and passes the program to the verifier.
 //!
 //! Invariants: pinned maps are used with their contents, and only if their layout is that of this version. Spec:
-//! `docs/spec/pipeline.md` §3 and §8. May not: attach anything, or decide the fate of maps that were found
-//! ([`super::open()`]).
+//! `docs/spec/pipeline.md` §3 and §8. This module must not attach anything, or decide what happens to maps that were
+//! found ([`super::open()`]).
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU64;
@@ -27,12 +27,12 @@ use super::sessions::Sessions;
 use super::shared::{HopKeys, Hops, LAYOUT, Shard};
 use super::words::{address_words, ipv4_word, port_word};
 
-/// The compiled programs; empty if there was no compiler.
+/// The compiled programs; empty if there was no compiler at the build.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pipeline.o"));
 /// The compiled programs for a shard with keys.
 static KEYED_OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pipeline_keyed.o"));
-/// Largest size of the frame space: the verifier allows no larger offsets into a map.
+/// Largest frame space in bytes. The verifier does not allow larger offsets into a map.
 const FRAME_BYTES_MAX: u64 = 256 << 20;
 const ENTRIES_MAX: u64 = 1 << 22;
 
@@ -41,22 +41,23 @@ const ENTRIES_MAX: u64 = 1 << 22;
 pub struct KernelConfig {
     /// Address and port to which clients send.
     pub address: SocketAddr,
-    /// In switch mode, the device's own address, with the same port.
+    /// In switch mode, the device's own address, with the same port; `None`: not in switch mode.
     pub own: Option<Own>,
-    /// Size of the log; both numbers are powers of two.
+    /// Size of the log. Both numbers must be powers of two.
     pub parameters: Parameters,
     /// Maximum number of sessions that the pipeline serves; user space serves all other sessions.
     pub sessions_max: u32,
-    /// Buckets of the index of READs, a power of two. If the device has another number of buckets, its process answers
-    /// READs.
+    /// Number of buckets of the index for READs, a power of two. If the device has another number of buckets, its
+    /// process answers READs.
     pub read_buckets: u32,
-    /// The print of the shard's keys ([`ClusterKeys::print`]); `None`: the shard has no keys.
+    /// Fingerprint of the shard's keys ([`ClusterKeys::print`]); `None`: the shard has no keys.
     ///
     /// [`ClusterKeys::print`]: pmnet_proto::keys::ClusterKeys::print
     pub keys: Option<NonZeroU64>,
 }
 
-/// A device in a switch. Clients know only the server's address, and the device takes their packets.
+/// The own addresses of a device in a switch. Clients know only the server's address, and the device takes packets to
+/// this address.
 #[derive(Clone, Copy, Debug)]
 pub struct Own {
     /// The device's address.
@@ -66,9 +67,9 @@ pub struct Own {
 }
 
 impl Kernel {
-    /// Loads the pipeline. Returns the log's medium as well. Maps that are already pinned are used with their contents.
-    /// New maps are no device yet: [`super::open()`] makes a device of new maps. The pipeline is held, unless it was
-    /// admitting.
+    /// Loads the pipeline. Also returns the log's medium. Maps that are already pinned are used with their contents.
+    /// New maps become a device only when [`super::open()`] has completed them. The pipeline is held, unless it was
+    /// already admitting.
     ///
     /// # Errors
     /// [`KernelError`].
@@ -127,7 +128,7 @@ impl Kernel {
     /// Returns the size of the pinned log.
     ///
     /// # Errors
-    /// [`KernelError`]: no log is pinned, or it cannot be read.
+    /// [`KernelError`]: no log is pinned, or the log cannot be read.
     pub fn parameters(pins: &Pins) -> Result<Parameters, KernelError> {
         let (map, bytes) = map_image(pins, None)?;
         pmnet_log::parameters(MapMedia::new(map, bytes, true).bytes())
@@ -144,7 +145,7 @@ impl Kernel {
     }
 }
 
-/// Checks whether this binary can run such a pipeline on this machine.
+/// Checks whether this binary can run such a pipeline on this computer.
 fn check(config: &KernelConfig) -> Result<(), KernelError> {
     if OBJECT.is_empty() {
         return Err(KernelError::NotBuilt);
@@ -196,7 +197,7 @@ fn load_object(config: &KernelConfig, pins: &Pins) -> Result<Ebpf, KernelError> 
     let own_mac = u64::from_ne_bytes(own_mac);
     let session_mask = preferred_mask(config.sessions_max);
     let bucket_mask = config.read_buckets - 1;
-    // A pinned map of sessions has its own number of rows, which all row maps must have.
+    // A pinned map of sessions keeps its number of rows, and all maps with rows must have this number.
     let rows = pinned_entries(pins, names::SESSIONS)?.unwrap_or(config.sessions_max);
     let object = if config.keys.is_some() {
         KEYED_OBJECT

@@ -1,9 +1,9 @@
 //! The pinned maps: this module makes, finds and maps them, and checks their layout.
 //!
-//! Invariants: a mapping of `pm_shards` or `pm_chain` begins with [`Shard`] or [`Hops`] of this version. All their
-//! fields are atomic, since the pipeline and other processes use them at the same time.
+//! Invariants: a mapping of `pm_shards` or `pm_chain` begins with [`Shard`] or [`Hops`] of this version. All fields of
+//! these structures are atomic, because the pipeline and other processes use them at the same time.
 //!
-//! Spec: `docs/spec/pipeline.md` §3. May not: change the contents of a map.
+//! Spec: `docs/spec/pipeline.md` §3. This module must not change the contents of a map.
 
 #![allow(unsafe_code)]
 
@@ -21,8 +21,8 @@ use super::names::{
 use super::pins::Pins;
 use super::shared::{Bucket, Closed, Counters, HopKeys, Hops, LAYOUT, Session, SessionKeys, Shard};
 
-/// Bytes after the image. The verifier bounds only the start of a frame; these bytes have space for the end of the
-/// frame.
+/// Number of bytes after the image. The verifier bounds only the start of a frame. These bytes are space for the end of
+/// the frame.
 const PAD_BYTES: usize = 8192;
 const PAGE_BYTES: usize = 4096;
 /// `BPF_MAP_TYPE_ARRAY` and `BPF_F_MMAPABLE` (linux/bpf.h).
@@ -58,22 +58,22 @@ pub(super) fn map_pinned_page(pins: &Pins, name: &str) -> Result<MmapRaw, Kernel
 
 /// Returns the content of a mapping of `pm_shards`.
 pub(super) fn shard_in(map: &MmapRaw) -> &Shard {
-    // SAFETY: the mapping is a page that begins with a `Shard`, aligned as a page is, and lives as long as the
-    // reference; all its fields are atomic.
+    // SAFETY: the mapping is a page that begins with a `Shard`, so the `Shard` is aligned. The mapping lives as long as
+    // the reference, and all fields are atomic.
     unsafe { &*map.as_ptr().cast::<Shard>() }
 }
 
 /// Returns the content of a mapping of `pm_chain`.
 pub(super) fn hops_in(map: &MmapRaw) -> &Hops {
-    // SAFETY: the mapping is a page that begins with a `Hops`, aligned as a page is, and lives as long as the
-    // reference; all its fields are atomic.
+    // SAFETY: the mapping is a page that begins with a `Hops`, so the `Hops` is aligned. The mapping lives as long as
+    // the reference, and all fields are atomic.
     unsafe { &*map.as_ptr().cast::<Hops>() }
 }
 
 /// Returns the content of a mapping of `pm_hop_keys`.
 pub(super) fn hop_keys_in(map: &MmapRaw) -> &HopKeys {
-    // SAFETY: the mapping is a page that begins with a `HopKeys`, aligned as a page is, and lives as long as the
-    // reference; all its fields are atomic.
+    // SAFETY: the mapping is a page that begins with a `HopKeys`, so the `HopKeys` is aligned. The mapping lives as
+    // long as the reference, and all fields are atomic.
     unsafe { &*map.as_ptr().cast::<HopKeys>() }
 }
 
@@ -88,8 +88,8 @@ pub(super) fn pinned_entries(pins: &Pins, name: &str) -> Result<Option<u32>, Ker
     Ok(Some(info.max_entries()))
 }
 
-/// Maps the image; returns its size in bytes as well. If the image is not pinned yet, makes it with space for `bytes`
-/// bytes, because the object file does not know its size.
+/// Maps the image, and also returns its size in bytes. If the image is not pinned yet, makes it with space for `bytes`
+/// bytes, because the object file does not state its size.
 pub(super) fn map_image(
     pins: &Pins,
     bytes: Option<usize>,
@@ -134,7 +134,7 @@ pub(super) fn check_layout(pins: &Pins) -> Result<(), KernelError> {
     ] {
         let path = pins.path(name);
         if !path.exists() {
-            // An older version made the image and the shard, but not this map.
+            // An older version has made the image and the shard, but not this map.
             let is_of_keys = [HOP_KEYS, SESSION_KEYS].contains(&name);
             if pins.in_use() && pins.path(SHARDS).exists() && !is_of_keys {
                 return Err(KernelError::OtherVersion(pins.folder().to_owned()));
@@ -151,7 +151,7 @@ pub(super) fn check_layout(pins: &Pins) -> Result<(), KernelError> {
         let shard = map_pinned_page(pins, SHARDS)?;
         let shard = shard_in(&shard);
         let layout = shard.layout.load(Relaxed);
-        // 0: the maker died before it wrote the number, so the maps were never used.
+        // 0: the process that made the maps died before it wrote the number. Such maps were never used.
         if layout != LAYOUT && !(layout == 0 && is_unused(shard)) {
             return Err(KernelError::OtherVersion(pins.folder().to_owned()));
         }
@@ -159,7 +159,7 @@ pub(super) fn check_layout(pins: &Pins) -> Result<(), KernelError> {
     Ok(())
 }
 
-/// Returns whether the pipeline never admitted anything under these maps, and was never told to admit.
+/// Returns whether the pipeline has never admitted an update under these maps, and was never allowed to.
 pub(super) fn is_unused(shard: &Shard) -> bool {
     shard.last.load(Relaxed) == 0 && shard.generation.load(Relaxed) == 0
 }

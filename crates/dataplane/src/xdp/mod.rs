@@ -7,7 +7,7 @@
 //!   `chain`, `reads` (the index), `image` (the log).
 //! - Readers in other processes: `status`, `reader`.
 //!
-//! Spec: `docs/spec/pipeline.md`. May not: decide anything that the machine decides.
+//! Spec: `docs/spec/pipeline.md`. This module must not decide anything that the machine decides.
 
 mod attach;
 mod beside;

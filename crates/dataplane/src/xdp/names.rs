@@ -1,4 +1,4 @@
-//! Names of the maps in `bpf/maps.h`. Each is pinned under its name.
+//! Names of the maps in `bpf/maps.h`. Each map is pinned under its name.
 
 /// The log's image.
 pub(super) const IMAGE: &str = "pm_image";
@@ -8,11 +8,11 @@ pub(super) const SHARDS: &str = "pm_shards";
 pub(super) const CHAIN: &str = "pm_chain";
 /// Sessions, by row.
 pub(super) const SESSIONS: &str = "pm_sessions";
-/// The rows of sessions, by session id.
+/// The row of each session, by session id.
 pub(super) const SESSION_ROWS: &str = "pm_session_rows";
 /// The index of READs.
 pub(super) const BUCKETS: &str = "pm_buckets";
-/// User space's statements about each bucket.
+/// For each bucket, the state that only user space knows.
 pub(super) const CLOSED: &str = "pm_closed";
 /// Counters, per CPU.
 pub(super) const COUNTS: &str = "pm_counts";

@@ -1,8 +1,9 @@
-//! The start of a device in the kernel, and its takeover by another process.
+//! Starts a device in the kernel, or takes it over from an earlier process.
 //!
-//! Invariants: one process at a time makes, takes over or ends a device, under the lock of the folder. A process may be
-//! killed between any two steps: the next process finds either maps that are the device or a file that is the log, and
-//! the stage of the maps says which. Spec: `docs/spec/pipeline.md` §6. May not: attach the pipeline, or admit anything.
+//! Invariants: only one process at a time makes, takes over or ends a device, under the lock of the folder. A process
+//! may be killed between any two steps. Then the next process finds maps that are the device, or a file that is the
+//! log. The stage of the maps determines which of them counts. Spec: `docs/spec/pipeline.md` §6. This module must not
+//! attach the pipeline, or admit anything.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -21,15 +22,15 @@ use super::pins::Pins;
 use super::spill;
 use super::stage::Stage;
 
-/// Tries to lock a folder that other processes remove and make again at the same time.
+/// Number of attempts to lock a folder, which other processes may remove and make again meanwhile.
 const LOCK_TRIES: u32 = 64;
 
-/// The origin of the opened log.
+/// Where the opened log came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// A new log was made.
     New,
-    /// The kernel's part existed, and had continued without a process.
+    /// The kernel's part already existed, and had continued without a process.
     TakenOver,
     /// The log was read from the file in which it had been saved.
     Loaded,
@@ -38,34 +39,34 @@ pub enum Found {
 /// The device to open.
 #[derive(Clone, Debug)]
 pub struct OpenConfig {
-    /// The kernel's part. Its parameters are those of a new log.
+    /// Configuration of the kernel's part. Its parameters count only for a new log.
     pub kernel: KernelConfig,
-    /// Device and shard, and the other fields of a new log's identity.
+    /// Identity of a new log. An existing log must have the same device and shard.
     pub identity: Identity,
-    /// An existing log must have exactly the configured size.
+    /// Whether an existing log must have exactly the configured size.
     pub exactly: bool,
     /// File in which the log is saved when the device ends, and from which it is loaded.
     pub spill: Option<PathBuf>,
-    /// If true, a device that is taken over begins as after any start: nothing is admitted until it serves, and its log
-    /// gets the next incarnation. So another device can join after this device. If false, the pipeline admits
-    /// meanwhile.
+    /// True: a device that is taken over begins like a device that starts. It admits no updates until it serves, and
+    /// its log gets the next incarnation, so that another device can join after it. False: the pipeline still admits
+    /// while the new process starts.
     pub anew: bool,
 }
 
-/// A device in the kernel, opened by one process at a time.
+/// An open device in the kernel. Only one process at a time can open a device.
 pub struct Opened {
     /// The kernel's part.
     pub kernel: Kernel,
     /// The device's log.
     pub log: Log<MapMedia>,
-    /// The origin of the log.
+    /// Where the log came from.
     pub found: Found,
     /// The lock, held while the device is open.
     pub lock: File,
 }
 
-/// Opens the device in `pins`, or makes one. Remains are removed first: those of a process that was killed before it
-/// had made a complete device, or while it removed a device.
+/// Opens the device in `pins`, or makes a device. First removes the remains of a process that was killed before it had
+/// completed a device, or while it removed a device.
 ///
 /// # Errors
 /// [`OpenError`]; in this case the earlier state is kept.
@@ -97,7 +98,7 @@ pub fn open(config: &OpenConfig, pins: &Pins) -> Result<Opened, OpenError> {
             };
             let made = make(config, pins, expected, saved.as_deref());
             if made.is_err() {
-                // There was no device before. If the removal fails too, the first error is reported.
+                // There was no device before. The first error is reported, even if the removal fails, too.
                 let _ = pins.remove();
             }
             let (kernel, log) = made?;
@@ -109,9 +110,9 @@ pub fn open(config: &OpenConfig, pins: &Pins) -> Result<Opened, OpenError> {
             (kernel, log, found)
         }
     };
-    // The maps hold the whole log, and their stage states that they are the device. Until then the file was the log;
-    // now the file is an old copy, which must not be started by accident. (If the power fails before the file is put
-    // aside, its incarnation shows that it is old.)
+    // The maps now have the whole log, and their stage states that they are the device. So the file is only an old
+    // copy, which must not be started by accident. If the power fails before the file is put aside, its incarnation
+    // shows that it is old.
     if let Some(path) = config.spill.as_ref().filter(|path| path.exists()) {
         let suffix = match found {
             Found::Loaded | Found::New => "loaded",
@@ -128,9 +129,10 @@ pub fn open(config: &OpenConfig, pins: &Pins) -> Result<Opened, OpenError> {
     })
 }
 
-/// Takes the log over as it is, in its incarnation, unless it is to begin anew. If a file may hold the same log, the
-/// maps get the next incarnation, so that the two can be told apart. With other keys than before, nothing is admitted
-/// until the server has answered: a key that is refused from now on must not stay valid until then.
+/// Takes over the log in its present incarnation, unless `anew` is set. If a file may have the same log, the log in the
+/// maps gets the next incarnation, so that it can be distinguished from the file. If this process has other keys than
+/// the previous process, the pipeline is held until the server has answered, because a key that is refused from now on
+/// must not stay valid until then.
 fn take_over(
     config: &OpenConfig,
     pins: &Pins,
@@ -147,7 +149,7 @@ fn take_over(
         kernel.hold().map_err(failed)?;
     }
     let tail = kernel.tail();
-    // Nothing was admitted under these maps yet, so a scan finds the whole log.
+    // The pipeline has not admitted any update under these maps yet, so a scan finds the whole log.
     if tail.last == 0 {
         return Ok((kernel, repaired(media, Some(expected))?));
     }
@@ -155,7 +157,7 @@ fn take_over(
     if stage != Stage::Saving && !config.anew {
         return Ok((kernel, log));
     }
-    // If the process is killed in the middle of the repair, the next process begins the repair again.
+    // With this stage, the next process repeats the repair if this process is killed during the repair.
     kernel.set_stage(Stage::Saving);
     let log = repaired(log.into_media(), Some(expected))?;
     Ok((kernel, log))
@@ -203,7 +205,7 @@ pub(super) fn lock(pins: &Pins) -> Result<File, OpenError> {
         };
         flock(&folder, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| OpenError::InUse(pins.folder().to_owned()))?;
-        // If the folder was removed meanwhile, its lock does not protect a new folder of that name.
+        // If the folder was removed meanwhile, its lock does not protect a new folder with the same name.
         let own = folder
             .metadata()
             .map_err(spill::file_error(pins.folder()))?;

@@ -1,7 +1,7 @@
 //! The folder of the BPF file system in which a device's maps are pinned, with a mark for each interface of the device.
 //!
 //! Invariants: pinned maps and programs need no process. A device leaves its interfaces before its maps are removed.
-//! Spec: `docs/spec/pipeline.md` §6. May not: know the contents of a map.
+//! Spec: `docs/spec/pipeline.md` §6. This module must not know the contents of a map.
 
 use std::path::{Path, PathBuf};
 
@@ -17,13 +17,13 @@ const USUAL: &str = "/sys/fs/bpf";
 const MAGIC: u64 = 0xcafe_4a11;
 /// Mounts of the first process. Any user may read this list, unless `/proc` is restricted.
 const FIRST_MOUNTS: &str = "/proc/1/mountinfo";
-/// The first PID namespace, that of the machine itself (linux/proc_ns.h).
+/// Number of the first PID namespace, which is that of the computer itself (linux/proc_ns.h).
 const PROCESSES: &str = "/proc/self/ns/pid";
 const FIRST_PROCESSES: &str = "pid:[4026531836]";
 /// First part of the name of a mark: a symbolic link to the interface's folder.
 const MARK: &str = "at-";
-/// First part of the name of a pinned link. Folders of devices have no pinned links, but other programs use such
-/// folders, too.
+/// First part of the name of a pinned link. Folders of devices have no pinned links, but folders of other programs may
+/// have some.
 const LINK: &str = "link";
 
 /// One device's folder.
@@ -35,8 +35,8 @@ pub struct Pins {
 }
 
 impl Pins {
-    /// Returns the folder of the device `name`; makes it if needed. Mounts the BPF file system at its usual mount point
-    /// if it is not mounted.
+    /// Returns the folder of the device `name`, and makes it if needed. If the BPF file system is not mounted, mounts
+    /// it at its usual mount point.
     ///
     /// # Errors
     /// [`KernelError::FileSystem`], [`KernelError::Folder`].
@@ -45,7 +45,7 @@ impl Pins {
         let failed = |error| KernelError::file(root, error);
         let mounted = !is_bpf(root);
         if mounted {
-            // The system's default would let all users make folders in this file system.
+            // By default all users could make folders in this file system.
             let flags = rustix::mount::MountFlags::empty();
             rustix::mount::mount("bpf", root, "bpf", flags, c"mode=0700")
                 .map_err(|error| failed(error.into()))?;
@@ -58,12 +58,12 @@ impl Pins {
         Ok(pins)
     }
 
-    /// Makes the folder if it does not exist, and checks that it is this user's alone.
+    /// Makes the folder if it does not exist, and checks that only this user may use it.
     pub(super) fn make_folder(&self) -> Result<(), KernelError> {
         folder::make(&self.folder)
     }
 
-    /// Returns the folder of the device `name`, whether or not it exists.
+    /// Returns the folder of the device `name`, which need not exist.
     #[must_use]
     pub fn existing(name: &str) -> Pins {
         Pins {
@@ -72,8 +72,8 @@ impl Pins {
         }
     }
 
-    /// Returns whether the pins outlive this process. Pins do not outlive it if the file system is mounted only in this
-    /// process's own mounts, as in a container. If the mounts of the first process cannot be read, the result is true.
+    /// Returns whether the pins outlive this process. They do not if the file system is mounted only in this process's
+    /// own mount namespace, as in a container. If the mounts of the first process cannot be read, the result is true.
     #[must_use]
     pub fn outlives_the_process(&self) -> bool {
         let Ok(root) = rustix::fs::stat(USUAL) else {
@@ -95,7 +95,7 @@ impl Pins {
         &self.folder
     }
 
-    /// Returns whether a part of a device is pinned in this folder: its image.
+    /// Returns whether this folder has a device, or a part of a device: the image is pinned.
     #[must_use]
     pub fn in_use(&self) -> bool {
         self.path(IMAGE).exists()
@@ -114,7 +114,7 @@ impl Pins {
         name.to_string_lossy().into_owned()
     }
 
-    /// Returns the names in the folder; none if it does not exist.
+    /// Returns the names in the folder; none if the folder does not exist.
     pub(super) fn entries(&self) -> Vec<String> {
         let entries = std::fs::read_dir(&self.folder).into_iter().flatten();
         entries
@@ -123,7 +123,7 @@ impl Pins {
             .collect()
     }
 
-    /// Returns the names of the interfaces at which the device is.
+    /// Returns the names of the interfaces at which the device is attached.
     pub(super) fn interfaces(&self) -> Vec<String> {
         let mut names: Vec<String> = self
             .marks()
@@ -135,7 +135,7 @@ impl Pins {
         names
     }
 
-    /// Returns the marks: names of interfaces, and their folders.
+    /// Returns the marks: the names of interfaces, each with the interface's folder.
     fn marks(&self) -> Vec<(String, Interface)> {
         let read = |file: &String| {
             let name = decoded(file.strip_prefix(MARK)?);
@@ -149,8 +149,8 @@ impl Pins {
         self.folder.join(format!("{MARK}{}", encoded(interface)))
     }
 
-    /// Marks that the device is at this interface, or will be. If another interface had the name, the device leaves it.
-    /// Returns whether the mark is new.
+    /// Marks that the device is at this interface, or will be. If another interface had this name before, the device is
+    /// detached from that interface. Returns whether the mark is new.
     pub(super) fn mark(
         &self,
         name: &str,
@@ -190,7 +190,7 @@ impl Pins {
             .into_iter()
             .partition(|(name, _)| names.contains(name));
         for (name, interface) in others {
-            // An interface that is listed under another name now is kept.
+            // An interface stays attached if it is listed under another name now.
             if !kept.iter().any(|(_, other)| *other == interface) {
                 interface.leave(&self.name(), step)?;
             }
@@ -201,7 +201,7 @@ impl Pins {
     }
 
     /// Detaches the device from all interfaces, and removes all its pins and the folder. The kernel frees a map when
-    /// its last reference is gone.
+    /// the map's last reference is gone.
     ///
     /// # Errors
     /// [`KernelError::FileSystem`].

@@ -1,6 +1,6 @@
-//! The log in the kernel, for another process: the server reads it as its receive queue.
+//! Reads the log in the kernel from another process: the server, which uses the log as its receive queue.
 //!
-//! Spec: `docs/spec/pipeline.md` §3. May not: change anything.
+//! Spec: `docs/spec/pipeline.md` §3. This module must not change anything.
 
 use std::sync::atomic::Ordering::Acquire;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use super::stage::check_whole;
 /// Time between two searches for a log that does not exist yet.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The log of a device, for reading. The device may start later, or be replaced by another device.
+/// The log of a device, for reading. The device may start later than this reader, or be replaced by another device.
 #[derive(Debug)]
 pub struct LogReader {
     name: String,

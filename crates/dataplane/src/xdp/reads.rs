@@ -1,12 +1,12 @@
-//! The pipeline's knowledge about READs: fields of `pm_shards`, `pm_buckets` and `pm_closed`.
+//! The pipeline's state for READs: fields of `pm_shards`, `pm_buckets` and `pm_closed`.
 //!
-//! Invariants: fields that the pipeline writes too (the newest update of a bucket, the floor), and the initial state of
-//! the index, are written only while the pipeline is held. Writes to the other fields can only make the pipeline answer
-//! fewer READs. User space writes them in this order: first the limits of what is shown, and the version; then the
-//! buckets that are open again; then the permission to answer. The pipeline reads in the opposite order. So the
-//! pipeline never sees an open bucket with an old limit or with the previous version.
+//! Invariants: fields that the pipeline also writes (the newest update of a bucket, the floor), and the initial state
+//! of the index, are written only while the pipeline is held. The other fields only limit the READs that the pipeline
+//! answers. User space writes them in this order: first the bounds of shown updates, and the version; then the buckets
+//! that are open again; then the permission to answer. The pipeline reads them in the opposite order. So the pipeline
+//! never sees an open bucket together with an old bound or an old version.
 //!
-//! Spec: `docs/spec/reads.md` §9, `docs/spec/pipeline.md` §3. May not: decide what is shown.
+//! Spec: `docs/spec/reads.md` §9, `docs/spec/pipeline.md` §3. This module must not decide what is shown.
 
 #![allow(unsafe_code)]
 
@@ -23,16 +23,17 @@ use super::maps::map_array;
 use super::names::{BUCKETS, CLOSED};
 use super::shared::{Bucket, Closed, HIDDEN};
 
-/// The index of READs, and user space's statements about its buckets.
+/// The index for READs, and for each bucket the state that only user space knows.
 pub(super) struct Buckets {
     buckets: MmapRaw,
     closed: MmapRaw,
-    /// Number of buckets that the pipeline uses. 0: the maps were made for another number, and READs go to user space.
+    /// Number of buckets that the pipeline uses. 0: the maps were made for another number, so user space answers all
+    /// READs.
     count: usize,
 }
 
 impl Buckets {
-    /// `count` is the number with which the pipeline was loaded.
+    /// Maps the index. `count`: number of buckets with which the pipeline was loaded.
     pub(super) fn new(
         buckets: &MapData,
         closed: &MapData,
@@ -61,7 +62,7 @@ impl Buckets {
 
     fn closed(&self) -> &[Closed] {
         assert!(self.count * size_of::<Closed>() <= self.closed.len());
-        // SAFETY: as above.
+        // SAFETY: the slice is inside the mapping and aligned, as in `buckets`, and all fields are atomic.
         unsafe { std::slice::from_raw_parts(self.closed.as_ptr().cast::<Closed>(), self.count) }
     }
 
@@ -82,8 +83,8 @@ impl Kernel {
     /// Makes the pipeline pass READs to the process ([`pmnet_device::FastPath::hand_reads_up`]).
     pub(super) fn stop_answering(&self) {
         self.shard().reads_up.store(1, Relaxed);
-        // The pipeline reads this word under its lock. If the pipeline did not see the new value, this process sees
-        // everything that the pipeline appended before.
+        // The pipeline reads this word under its lock. If the pipeline has not seen the new value for a READ, then this
+        // process now sees every update that the pipeline had appended before it answered this READ.
         fence(SeqCst);
     }
 

@@ -1,8 +1,8 @@
 //! The row of each session in the map of sessions.
 //!
 //! Invariants: a session's preferred row is the number in the lowest bits of its id; the pipeline searches this row
-//! first. If that row is taken, the session gets any other row, which the pipeline finds through the index. A row
-//! belongs to one session at a time. Spec: `docs/spec/pipeline.md` §3. May not: touch the map.
+//! first. If the preferred row is taken, the session gets any other row, which the pipeline finds through the index. A
+//! row belongs to one session at a time. Spec: `docs/spec/pipeline.md` §3. This module must not touch the map.
 
 use std::collections::HashMap;
 
@@ -12,10 +12,10 @@ pub struct Rows {
     of: HashMap<u64, u32, rustc_hash::FxBuildHasher>,
     /// The state of each row.
     state: Vec<State>,
-    /// Rows to be given out; the last row in the list is next. Some of these rows are taken already, each as the
-    /// preferred row of another session.
+    /// Rows that may be free. The last row of the list is given out next. Some of these rows are already taken, as the
+    /// preferred rows of sessions.
     stack: Vec<u32>,
-    /// The bits of an id that are its preferred row.
+    /// Mask of the bits of a session's id that are its preferred row.
     mask: u32,
     rows_max: u32,
 }
@@ -23,17 +23,17 @@ pub struct Rows {
 #[derive(Clone, Copy, Debug)]
 struct State {
     taken: bool,
-    /// The row is in the stack. A row is pushed only if it is not in the stack, so the stack has each row at most once.
+    /// The row is in the stack. Such a row is not pushed again, so the stack has each row at most once.
     stacked: bool,
 }
 
-/// Returns the mask of the bits of an id that are its preferred row, in a map of `rows_max` rows.
+/// Returns the mask of the bits of a session's id that are its preferred row, for a map of `rows_max` rows.
 pub fn preferred_mask(rows_max: u32) -> u32 {
     (1 << rows_max.max(1).ilog2()) - 1
 }
 
 impl Rows {
-    /// Returns `rows_max` rows, all of them free. `mask` must be the mask of the pipeline.
+    /// Returns `rows_max` rows, all of them free. `mask`: the mask with which the pipeline was loaded.
     pub fn new(rows_max: u32, mask: u32) -> Rows {
         let free = State {
             taken: false,

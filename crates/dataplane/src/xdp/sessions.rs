@@ -1,11 +1,11 @@
 //! The sessions that the pipeline serves, as user space writes them: one row for each session in `pm_sessions`, and the
 //! index from id to row.
 //!
-//! Invariants: fields have one writer at a time (`shared.rs`). Fields that the pipeline writes too
+//! Invariants: fields have one writer at a time (`shared.rs`). Fields that the pipeline also writes
 //! ([`Sessions::write`]) are written only while the pipeline is held, or in a row that it does not use yet. The
-//! pipeline compares a row's id with that of the packet, so a row with the id 0 is never used.
+//! pipeline compares a row's id with the packet's session id, so it never uses a row with the id 0.
 //!
-//! Spec: `docs/spec/pipeline.md` §3. May not: hold or release the pipeline.
+//! Spec: `docs/spec/pipeline.md` §3. This module must not hold or release the pipeline.
 
 #![allow(unsafe_code)]
 
@@ -23,7 +23,8 @@ use super::rows::Rows;
 use super::shared::{Session, SessionKeys, WAY_INTERFACE};
 use super::words::{address_words, port_word, store_key};
 
-/// Checksums of a session's headers whose varying fields are zero. The pipeline adds the contributions of these fields.
+/// Checksums of a session's headers with zeros in the fields that vary. The pipeline adds the contributions of these
+/// fields.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BaseCrcs {
     /// Checksum of an update's header.
@@ -45,14 +46,14 @@ pub(super) struct Sessions {
 }
 
 impl Sessions {
-    /// `preferred_mask` must be the pipeline's: see [`Rows`].
+    /// Maps the sessions. `preferred_mask`: the mask with which the pipeline was loaded ([`Rows`]).
     pub(super) fn new(
         map: &MapData,
         index: Map,
         preferred_mask: u32,
         keys: Option<&MapData>,
     ) -> Result<Sessions, KernelError> {
-        // A pinned map keeps the size with which it was made, whatever the settings are now.
+        // A pinned map keeps the size with which it was made, even if the settings are different now.
         let rows_max = map
             .info()
             .map_err(|error| KernelError::map(SESSIONS, error))?
@@ -80,7 +81,7 @@ impl Sessions {
         let keys = self.keys.as_ref()?;
         let row = usize::try_from(row).expect("u32 fits usize");
         assert!((row + 1) * size_of::<SessionKeys>() <= keys.len());
-        // SAFETY: as in `row`, for the map of keys.
+        // SAFETY: the row is inside the mapping and aligned, as in `row`, and all fields are atomic.
         Some(unsafe { &*keys.as_ptr().cast::<SessionKeys>().add(row) })
     }
 
@@ -100,7 +101,7 @@ impl Sessions {
         self.rows.take(id)
     }
 
-    /// Writes the fields that never change, and the fields that the pipeline changes, too. Call it only while the
+    /// Writes the fields that never change, and the fields that the pipeline also changes. May be called only while the
     /// pipeline is held.
     pub(super) fn write(&self, row: u32, state: &SessionState, crcs: &BaseCrcs) {
         let session = self.row(row);
@@ -118,8 +119,8 @@ impl Sessions {
         }
     }
 
-    /// Writes the fields that user space alone changes. This call is allowed at any time. `new`: the row belonged to
-    /// another session.
+    /// Writes the fields that only user space changes. May be called at any time. `new`: the session has just got this
+    /// row.
     pub(super) fn refresh(&self, row: u32, state: &SessionState, address: SocketAddr, new: bool) {
         let session = self.row(row);
         session.until.store(state.until, Relaxed);
@@ -132,7 +133,7 @@ impl Sessions {
             session.port.load(Relaxed),
         );
         if new || known != (high, low, port) {
-            // The path to the old address does not lead to the new address.
+            // The client has another address, so the known path to it no longer counts.
             session.client[WAY_INTERFACE].store(0, Relaxed);
         }
         session.port.store(port, Relaxed);
@@ -145,7 +146,7 @@ impl Sessions {
         self.index.insert(id.to_be(), row, 0).map_err(index_error)
     }
 
-    /// Removes a session that is over, and frees its row. If the shard has keys, call this function only while the
+    /// Removes a session that is over, and frees its row. If the shard has keys, this may be called only while the
     /// pipeline is held.
     pub(super) fn remove(&mut self, id: u64) -> Result<(), KernelError> {
         if let Some(row) = self.rows.give_back(id) {
@@ -162,7 +163,7 @@ impl Sessions {
             self.index.remove(&key).map_err(index_error)?;
         }
         for row in 0..self.rows.rows_max() {
-            // Most rows were never used, and need no write.
+            // Most rows were never used, and need not be written.
             if self.row(row).id.load(Relaxed) != 0 {
                 self.clear_row(row);
             }
@@ -181,7 +182,7 @@ impl Sessions {
         }
     }
 
-    /// Returns whether the pipeline has answered a duplicate of this session since the last call.
+    /// Returns whether the pipeline has acknowledged a duplicate of this session since the last call.
     pub(super) fn heard(&self, id: u64) -> bool {
         self.find(id)
             .is_some_and(|row| self.row(row).heard.swap(0, Relaxed) == 1)

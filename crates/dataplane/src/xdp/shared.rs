@@ -1,43 +1,44 @@
 //! Memory that the in-kernel pipeline and user space share, field by field.
 //!
-//! Invariants: each field has one writer at a time, which its comment names. "Held" means that user space writes the
-//! field only while it holds the pipeline. Fields are read and written as whole words, so neither side ever sees half
-//! of a word. `build.rs` turns these lists into C structures. Spec: `docs/spec/pipeline.md` §3. May not: contain code
-//! that changes a field.
+//! Invariants: each field has one writer at a time, which the field's comment names. Fields are read and written as
+//! whole words, so neither side ever sees half of a word. `build.rs` turns these lists into C structures. Spec:
+//! `docs/spec/pipeline.md` §3. This module must not contain code that changes a field.
 
-// The build script and a test also include this file, and use a part of it.
+// The build script and a test also include this file, and use only a part of it.
 #![allow(dead_code)]
 
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Width of a slot of [`Counters::took`] in nanoseconds.
 pub const TOOK_NS: usize = 32;
-/// Slots of [`Counters::took`].
+/// Number of slots of [`Counters::took`].
 pub const TOOK_SLOTS: usize = 64;
 
 /// Maximum number of devices at one interface (known gap G67).
 pub const DEVICES_MAX: usize = 16;
 
-/// Index of the word with the interface in [`Hops::next`] and similar fields. If this word is 0, the path is not known.
+/// Index of the word with the interface's number in [`Hops::next`] and similar fields. If this word is 0, the path is
+/// unknown.
 pub const WAY_INTERFACE: usize = 3;
 
-/// A flag in the highest bit of a word with an order; orders are always smaller.
+/// A flag in the highest bit of a word with an order. Orders never have this bit.
 pub const HIDDEN: u64 = 1 << 63;
 
 /// The value of [`Shard::answers_until`] for a device that needs no lease.
 pub const FOR_EVER: u64 = u64::MAX;
 
-/// A name in C, the alignment in bytes, and every field with its type and offset.
+/// A structure for C: its name, its alignment in bytes, and every field with its type and offset.
 type Fields = (
     &'static str,
     usize,
     &'static [(&'static str, &'static str, usize)],
 );
 
-/// A number that must be raised when the meaning of a field or a locking rule changes and the layout stays the same.
+/// A number that must be raised when the meaning of a field, or a rule of locking, changes without a change of the
+/// layout.
 const RULES: u64 = 3;
 
-/// A hash of all names, types and offsets below, and of [`RULES`]. Versions that differ in any of these have different
+/// Hash of all names, types and offsets below, and of [`RULES`]. Versions that differ in any of them have different
 /// hashes.
 pub const LAYOUT: u64 = {
     let mut hash = hash_bytes(0xcbf2_9ce4_8422_2325, &RULES.to_be_bytes());
@@ -92,43 +93,45 @@ macro_rules! shared {
 shared! {
     /// State of the shard: one element of the map `shards`.
     struct Shard as "pm_shard" aligned 64 {
-        /// 1: the pipeline admits; 0: user space does. Changed by the programs `hold` and
-        /// `release`, under the lock.
+        /// 1: the pipeline admits; 0: user space admits. Changed by the programs `hold` and `release`, under the lock.
         admits: AtomicU32,
         /// Number of holds and releases. A session that was looked up in an earlier generation must not be used.
         generation: AtomicU32,
-        /// Shard and epoch, as in bytes 8 to 15 of every header of this epoch. Written by user space, held.
+        /// Shard and epoch in the form of bytes 8 to 15 of a header. Written by user space while it holds the pipeline.
         shard_epoch: AtomicU64,
-        /// Device and incarnation, as in bytes 16 to 23 of this device's packets. Written by user space, held.
+        /// Device and incarnation in the form of bytes 16 to 23 of this device's headers. Written by user space while
+        /// it holds the pipeline.
         device_incarnation: AtomicU64,
-        /// Token between hops, as in a header. Written by user space, held.
+        /// Token between hops, in the byte order of a header. Written by user space while it holds the pipeline.
         token: AtomicU64,
-        /// Epoch, as in an entry. Written by user space, held.
+        /// Epoch, in the byte order of an entry. Written by user space while it holds the pipeline.
         epoch: AtomicU32,
-        /// Incarnation, as in an entry. Written by user space, held.
+        /// Incarnation, in the byte order of an entry. Written by user space while it holds the pipeline.
         incarnation: AtomicU32,
         /// Highest applied order, which every new entry states. Written by user space.
         applied: AtomicU64,
-        /// 1: user space sleeps until it is woken. The program `wake_me` sets it; the CPU that appends clears it and
-        /// then wakes user space. Both the program and the CPU hold the lock.
+        /// 1: user space sleeps until it is woken. The program `wake_me` sets the word. A CPU that appends clears the
+        /// word, and then wakes user space. Both change the word under the lock.
         sleeps: AtomicU32,
-        /// 1: the chain is this device alone, which acknowledges what it has appended. Written by user space, held.
+        /// 1: the chain has only this device, which acknowledges the updates that it has appended. Written by user
+        /// space while it holds the pipeline.
         alone: AtomicU32,
-        /// Number of devices of the chain. Written by user space, held.
+        /// Number of devices of the chain. Written by user space while it holds the pipeline.
         copies: AtomicU32,
-        /// Always 0. This word keeps the fields that the pipeline writes in cache lines of their own. The value of this
-        /// word is also a zero that the verifier does not know (`unknown_zero` in `bpf/maps.h`).
+        /// Always 0. Because of this word, the fields that the pipeline writes have their own cache lines. The word is
+        /// also used as a zero that the verifier does not know (`unknown_zero` in `bpf/maps.h`).
         padding: AtomicU32,
-        /// Highest order. Written by the pipeline, and by user space while it holds.
+        /// Highest order. Written by the pipeline, and by user space while it holds the pipeline.
         last: AtomicU64,
-        /// Offset after the newest frame. Written like `last`.
+        /// Offset of the end of the newest frame in the frame ring. Written by the same sides as `last`.
         head: AtomicU64,
-        /// Highest `applied` that an entry states. Written like `last`.
+        /// Highest `applied` that an entry states. Written by the same sides as `last`.
         stated: AtomicU64,
-        /// Highest `applied` that two witnesses state: the space of orders up to it is free. Written like `last`.
+        /// Highest `applied` that two witnesses state: the space of orders up to this order is free. Written by the
+        /// same sides as `last`.
         released: AtomicU64,
-        /// An order, as in a header, whose contribution to a header's checksum is in `order_places`. Written by the
-        /// pipeline, like the next three fields.
+        /// An order, in the byte order of a header, whose contribution to a header's checksum is in `order_places`.
+        /// Written by the pipeline, like the next three fields.
         order_known: AtomicU64,
         /// A number of free entries, whose contribution is in `room_places`.
         room_known: AtomicU64,
@@ -138,55 +141,56 @@ shared! {
         room_places: AtomicU32,
         /// The lock: 1 while a CPU holds it. User space takes the lock only through the programs that it runs.
         taken: AtomicU32,
-        /// Longest payload of an update that is shown to a reader: the shard's size of fragments. Written by user
-        /// space, held.
+        /// Length of the longest payload that is shown to a reader, in bytes: the shard's size of fragments. Written by
+        /// user space while it holds the pipeline.
         longest: AtomicU32,
         /// [`LAYOUT`] of the version that made these maps. Written by user space.
         layout: AtomicU64,
         /// The stage of the maps (`stage.rs`). Written by user space, under the lock of their folder.
         stage: AtomicU32,
-        /// 1: the pipeline keeps the index and answers READs. Written by user space, held.
+        /// 1: the pipeline keeps the index and answers READs. Written by user space while it holds the pipeline.
         reads: AtomicU32,
-        /// A secret that is mixed into the hashes of keys. Written by user space, held.
+        /// A secret that is mixed into the hashes of keys. Written by user space while it holds the pipeline.
         read_secret: AtomicU64,
-        /// Up to this order the buckets may lack updates: it is that of the newest update without a hash. Written by
-        /// the pipeline, and by user space while it holds.
+        /// The floor: up to this order the buckets may lack updates. The pipeline raises it for an update without a
+        /// hash. Written by the pipeline, and by user space while it holds the pipeline.
         read_floor: AtomicU64,
         /// The floor as user space knows it. Written by user space.
         told_floor: AtomicU64,
-        /// Updates up to this order are not shown. Written by user space.
+        /// Updates of any key up to this order are not shown. Written by user space.
         shown_above: AtomicU64,
         /// Time until which the pipeline answers clients, by `CLOCK_BOOTTIME`: the deadline of the device's lease, or
         /// [`FOR_EVER`]. 0: the device has had no lease. Written by user space.
         answers_until: AtomicU64,
         /// Not 0: a request is outstanding that may change any key. Written by user space.
         reads_closed: AtomicU32,
-        /// 1: user space takes in a packet that may close buckets, and answers READs itself. Written by user space.
+        /// 1: user space is handling a packet that may close buckets, and answers all READs itself. Written by user
+        /// space.
         reads_up: AtomicU32,
-        /// First order of this lap of the frame ring. Written like `last`.
+        /// First order of this lap of the frame ring. Written by the same sides as `last`.
         lap: AtomicU64,
-        /// First order of the previous lap. Written like `last`.
+        /// First order of the previous lap. Written by the same sides as `last`.
         lap_before: AtomicU64,
         /// Version of the index, for a MISS. Written by user space.
         read_version: AtomicU64,
-        /// Print of the keys with which the pipeline verifies (`ClusterKeys::print`); 0: none. Written by user space,
-        /// held.
+        /// Fingerprint of the keys with which the pipeline verifies (`ClusterKeys::print`); 0: no keys. Written by user
+        /// space while it holds the pipeline.
         keys: AtomicU64,
-        /// One bit for each front of which nothing is admitted because it is over its share of the log. Written by user
-        /// space, held.
+        /// Bit N is set if the front of row N is over its share of the log, so that its updates are not admitted.
+        /// Written by user space while it holds the pipeline.
         over: AtomicU64,
     }
 
     /// A bucket of the index of READs: one element of `pm_buckets`.
     struct Bucket as "pm_bucket" aligned 8 {
-        /// Order of the newest update of any key in the bucket. The flag [`HIDDEN`] is set if that update must not be
-        /// shown. Written by the pipeline, and by user space while it holds.
+        /// Order of the newest update of any key in the bucket. The flag [`HIDDEN`] is set if this update must not be
+        /// shown. Written by the pipeline, and by user space while it holds the pipeline.
         newest: AtomicU64,
     }
 
-    /// User space's statement about a bucket: one element of `pm_closed`.
+    /// The state of a bucket that only user space knows: one element of `pm_closed`.
     struct Closed as "pm_closed" aligned 8 {
-        /// Updates below this order are not shown, and readers wait for it. Written by user space.
+        /// Updates below this order are not shown, and a reader must see this order. Written by user space.
         passed: AtomicU64,
         /// Updates up to this order are not shown. Written by user space.
         shown_above: AtomicU64,
@@ -198,20 +202,20 @@ shared! {
 
     /// The neighbours of this device in a chain: the one element of `pm_chain`.
     struct Hops as "pm_hops" aligned 64 {
-        /// 1: this device is not the head, and takes entries from the previous hop. Written by user space, held, like
-        /// all fields up to `names`.
+        /// 1: this device is not the head, and takes entries from the previous hop. Written by user space while it
+        /// holds the pipeline, like all fields up to `names`.
         follows: AtomicU32,
         /// Number of devices that follow this device in the chain.
         behind: AtomicU32,
-        /// UDP port of the next hop, in network byte order; 0: the pipeline sends it nothing.
+        /// UDP port of the next hop, in network byte order; 0: the pipeline does not send to the next hop.
         next_port: AtomicU32,
         /// UDP port of the previous hop, in network byte order; 0: not known.
         before_port: AtomicU32,
-        /// Address of the next hop, in the form of [`Session::address_high`] and the field after it.
+        /// First half of the next hop's address, in the form of [`Session::address_high`].
         next_high: AtomicU64,
         /// Second half of the next hop's address.
         next_low: AtomicU64,
-        /// Address of the previous hop, in two words like the address of the next hop.
+        /// First half of the previous hop's address.
         before_high: AtomicU64,
         /// Second half of the previous hop's address.
         before_low: AtomicU64,
@@ -219,73 +223,78 @@ shared! {
         receive_window: AtomicU64,
         /// Maximum number of entries in flight towards the next hop.
         window: AtomicU64,
-        /// Device and incarnation of each device that follows this device, nearest first, as in a header.
+        /// Device and incarnation of each device that follows this device, nearest first, in the form of a header.
         names: [AtomicU64; 7],
-        /// How frames reach the next hop: their first 12 bytes, and the interface (0: not known).
+        /// The path to the next hop: the first 12 bytes of a frame to it, and the number of the interface (0: unknown).
         /// This field and all later fields are written by the pipeline, and by user space while it holds the shard.
         next: [AtomicU32; 4],
-        /// How frames reach the previous hop.
+        /// The path to the previous hop, in the form of `next`.
         before: [AtomicU32; 4],
-        /// The order up to which each following device holds the log.
+        /// For each following device, the order up to which it holds the log.
         orders: [AtomicU64; 7],
-        /// Number of entries that the next hop can take, as it stated.
+        /// Number of entries that the next hop can take, as it last stated.
         credit: AtomicU64,
         /// Highest order sent to the next hop.
         sent: AtomicU64,
-        /// Highest committed order, at the head.
+        /// Highest committed order; only the head uses this field.
         committed: AtomicU64,
-        /// Orders up to this order may be committed without an acknowledgement from the pipeline.
+        /// The pipeline may not have acknowledged committed orders up to this order.
         skipped: AtomicU64,
-        /// This device's order in the last DURABLE that the pipeline sent.
+        /// The order of this device that the pipeline's last DURABLE has stated.
         told: AtomicU64,
     }
 
     /// A session that the pipeline serves: one element of `pm_sessions`.
     struct Session as "pm_session" aligned 64 {
-        /// Session id; 0: the row is free. Written by user space, held.
+        /// Session id; 0: the row is free. Written by user space while it holds the pipeline.
         id: AtomicU64,
-        /// The session's token, as in a header. Written by user space, held.
+        /// The session's token, in the byte order of a header. Written by user space while it holds the pipeline.
         token: AtomicU64,
-        /// Last admitted seq. Written by the pipeline, and by user space while it holds.
+        /// Last admitted seq. Written by the pipeline, and by user space while it holds the pipeline.
         last: AtomicU64,
-        /// Highest seq that the pipeline admits: it bounds ended sessions and quotas. Written by user space, held.
+        /// Highest seq that the pipeline may admit. Ended sessions and quotas limit it. Written by user space while it
+        /// holds the pipeline.
         until: AtomicU64,
         /// Highest applied seq. Written by user space.
         applied: AtomicU64,
-        /// Header checksum of an update of this session with one fragment and zeros as seq, key hash, length and
-        /// payload checksum. Written by user space, held, like the next two fields.
+        /// Checksum of the header of an update of this session that has one fragment, and zeros as seq, key hash,
+        /// length and payload checksum. Written by user space while it holds the pipeline, like the next two fields.
         update_crc: AtomicU32,
-        /// Header checksum of such an update's entry, with order 0.
+        /// Checksum of the header of such an update's entry, with order 0.
         append_crc: AtomicU32,
-        /// Header checksum of an acknowledgement, with zeros as seq, order, room and applied.
+        /// Checksum of the header of an acknowledgement, with zeros as seq, order, room and applied.
         ack_crc: AtomicU32,
         /// UDP port of the client, in network byte order. Written by user space.
         port: AtomicU32,
-        /// 1: a duplicate was acknowledged. Set by the pipeline, cleared by user space.
+        /// 1: the pipeline has acknowledged a duplicate. Set by the pipeline, cleared by user space.
         heard: AtomicU32,
-        /// Index of the front's bit in [`Shard::over`]. Written by user space, held.
+        /// Index of the front's bit in [`Shard::over`]. Written by user space while it holds the pipeline.
         share: AtomicU32,
-        /// The client's IPv6 address, or `::ffff:` and its IPv4 address, as in packets. Written by user space.
+        /// First half of the client's IPv6 address, in the form of a packet. An IPv4 address has `::ffff:` before it.
+        /// Written by user space.
         address_high: AtomicU64,
         /// Second half of the client's address. Written by user space.
         address_low: AtomicU64,
-        /// A seq, as in a header, whose contribution is in `seq_places`. Written by the pipeline, like the next three
-        /// fields.
+        /// A seq, in the byte order of a header, whose contribution is in `seq_places`. Written by the pipeline, like
+        /// the next three fields.
         seq_known: AtomicU64,
-        /// An applied seq, as in a header, whose contribution is in `applied_places`.
+        /// An applied seq, in the byte order of a header, whose contribution is in `applied_places`.
         applied_known: AtomicU64,
         /// Contribution of `seq_known` to a header's checksum.
         seq_places: AtomicU32,
         /// Contribution of `applied_known` to a header's checksum.
         applied_places: AtomicU32,
-        /// Last committed seq, in a chain. Written by the pipeline, and by user space while it holds.
+        /// Last committed seq; only used in a chain of several devices. Written by the pipeline, and by user space
+        /// while it holds the pipeline.
         committed: AtomicU64,
-        /// How frames reach the client, in a chain, in the form of [`Hops::next`]. Written by the pipeline.
+        /// The path to the client, in the form of [`Hops::next`]; only used in a chain of several devices. Written by
+        /// the pipeline.
         client: [AtomicU32; 4],
     }
 
     /// Keys between hops in the current epoch (`docs/spec/keys.md` §3): the one element of `pm_hop_keys`, which only a
-    /// shard with keys has. A key is two words, as SipHash takes them; zeros: no key. Written by user space, held.
+    /// shard with keys has. A key is two words in the form of SipHash; zeros: no key. Written by user space while it
+    /// holds the pipeline.
     struct HopKeys as "pm_hop_keys" aligned 64 {
         /// The key that seals this device's packets.
         own: [AtomicU64; 2],
@@ -296,7 +305,7 @@ shared! {
     }
 
     /// Keys of a session: one element of `pm_session_keys`, in the session's row of `pm_sessions`. Written by user
-    /// space, held.
+    /// space while it holds the pipeline.
     struct SessionKeys as "pm_session_keys" aligned 32 {
         /// The key that seals packets of the client.
         to_head: [AtomicU64; 2],
@@ -310,13 +319,13 @@ shared! {
         appended: AtomicU64,
         /// Duplicates acknowledged again.
         duplicates: AtomicU64,
-        /// Packets of this shard that went to user space, for whatever reason.
+        /// Packets of this shard that went to user space, for any reason.
         handed_up: AtomicU64,
-        /// Among these: updates while user space holds the shard.
+        /// Packets that went to user space: updates while user space held the shard.
         held: AtomicU64,
-        /// Among these: updates of sessions that the pipeline does not serve.
+        /// Packets that went to user space: updates of sessions that the pipeline does not serve.
         sessions_unknown: AtomicU64,
-        /// Among these: updates with wrong checksums or fixed fields.
+        /// Packets that went to user space: updates with wrong checksums or wrong fixed fields.
         odd: AtomicU64,
         /// With keys, packets that were dropped because the right sender has not sealed them, or because they were
         /// changed.
@@ -327,22 +336,22 @@ shared! {
         gaps: AtomicU64,
         /// Updates that went to user space because the log had no room.
         full: AtomicU64,
-        /// Among these: updates of fronts that are over their share of the log.
+        /// Updates that went to user space because their front is over its share of the log.
         over_share: AtomicU64,
-        /// DURABLEs of the next hop that were taken in.
+        /// DURABLEs of the next hop that the pipeline has processed.
         confirmed: AtomicU64,
         /// READs answered with an update.
         read_hits: AtomicU64,
         /// READs answered with the order that the store must have applied.
         read_misses: AtomicU64,
-        /// Among the packets that went to user space: READs that only the process could answer at that moment.
+        /// READs that went to user space because only the process could answer them at that moment.
         reads_up: AtomicU64,
         /// Answers that were withheld because there was no lease.
         silenced: AtomicU64,
-        /// All packets for the shard. One packet in 64 is timed.
+        /// All packets for the shard. The time of one packet in 64 is measured.
         packets: AtomicU64,
-        /// Number of timed packets that the pipeline handled itself, by their time: less than 32 ns, less than 64 ns
-        /// and so on. The last slot has all that took longer.
+        /// Numbers of timed packets that the pipeline handled itself, by their time: less than 32 ns, less than 64 ns
+        /// and so on. The last slot also counts all longer times.
         took: [AtomicU64; 64],
     }
 }

@@ -1,7 +1,7 @@
 //! The file in which the log of a device in the kernel is saved when the device ends.
 //!
-//! Invariants: the file is the whole log or does not exist, also after a power failure. A file that is not an older
-//! copy of the same log is neither overwritten nor put aside. Spec: `docs/spec/pipeline.md` §6. May not: know the
+//! Invariants: the file has the whole log or does not exist, even after a power failure. Only a file that is an older
+//! copy of the same log is overwritten or put aside. Spec: `docs/spec/pipeline.md` §6. This module must not know the
 //! contents of the log.
 
 use std::fs::File;
@@ -19,8 +19,8 @@ pub(super) fn file_error(path: &Path) -> impl FnOnce(std::io::Error) -> OpenErro
     move |source| OpenError::File { path, source }
 }
 
-/// Checks, before anything is logged, whether the log could be saved as `path`: the folder exists and is writable, and
-/// the name is not that of another kind of file.
+/// Checks, before the device serves, whether the log could be saved as `path`: the folder exists and is writable, and
+/// `path` is not another kind of file.
 pub(super) fn check(path: &Path) -> Result<(), OpenError> {
     match std::fs::metadata(path) {
         Ok(found) if !found.is_file() => {
@@ -38,7 +38,7 @@ pub(super) fn check(path: &Path) -> Result<(), OpenError> {
 }
 
 /// Fails if the file at `path` is not an older copy of the log with heading `kept`. `same`: whether a copy with the
-/// same heading counts as older. A copy with the same heading counts as older only after saving began.
+/// same heading also counts as older, which is right only once saving has begun.
 pub(super) fn check_older(path: &Path, kept: &Heading, same: bool) -> Result<(), OpenError> {
     if !path.exists() {
         return Ok(());
@@ -61,7 +61,7 @@ pub(super) fn check_older(path: &Path, kept: &Heading, same: bool) -> Result<(),
     )))
 }
 
-/// Returns the bytes of the file.
+/// Returns the bytes of the file `path`.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, OpenError> {
     std::fs::read(path).map_err(file_error(path))
 }
@@ -73,7 +73,8 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// Saves the log durably. The log is first written under another name, so the file is whole or does not exist.
+/// Saves the log durably. The log is first written under another name, so that the file `path` is whole or does not
+/// exist.
 pub(super) fn save(path: &Path, image: &MapMedia) -> Result<(), OpenError> {
     let part = with_suffix(path, "part");
     let written = File::create(&part).and_then(|mut out| {
@@ -81,7 +82,7 @@ pub(super) fn save(path: &Path, image: &MapMedia) -> Result<(), OpenError> {
         out.sync_all()
     });
     if let Err(error) = written {
-        // A half-written log is of no use. If the removal fails too, the first error is reported.
+        // An incomplete file is of no use. The first error is reported, even if the removal fails, too.
         let _ = std::fs::remove_file(&part);
         return Err(file_error(&part)(error));
     }

@@ -1,8 +1,9 @@
-//! The stage of a device's maps: being made, alive, being saved, being removed.
+//! The stage of a device's maps: they are being made, they are the device, they are being saved, or they are being
+//! removed.
 //!
-//! Invariants: a process may be killed between any two steps. One word in `pm_shards` then determines what happens to
-//! the maps. This word is written after the maps are complete, and before they are removed. Spec:
-//! `docs/spec/pipeline.md` §6. May not: change the maps.
+//! Invariants: a process may be killed between any two steps. Then one word in `pm_shards` determines what happens to
+//! the maps. This word is written when the maps are complete, and again before they are removed. Spec:
+//! `docs/spec/pipeline.md` §6. This module must not change the maps.
 
 use std::sync::atomic::Ordering::Acquire;
 
@@ -14,18 +15,18 @@ use super::names::SHARDS;
 use super::pins::Pins;
 use super::shared::{LAYOUT, Shard};
 
-/// State of the pins in a folder.
+/// Stage of the maps in a folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// The folder has no maps.
     Absent,
-    /// The folder has remains: a process was killed while it made the maps, or while it removed them after they were
-    /// saved or given up. No order in these maps counts.
+    /// The folder has remains: a process was killed while it made the maps, or while it removed maps that were saved or
+    /// given up. Entries in these maps do not count.
     Remains,
     /// The maps are the device.
     Lives,
-    /// The maps are the device, and nothing is admitted, but a file may already hold the same log. The process that
-    /// continues with the maps takes the next incarnation, so that the two can be told apart.
+    /// The maps are the device, and the pipeline admits no updates. A file may already have the same log. A process
+    /// that continues with the maps gives the log the next incarnation, so that it can be distinguished from the file.
     Saving,
 }
 
@@ -44,7 +45,7 @@ impl Stage {
             return Ok(Stage::Absent);
         }
         if !pins.path(SHARDS).exists() {
-            // Without this map nothing was admitted, and nothing can be admitted.
+            // Without this map the pipeline has never admitted anything.
             return Ok(Stage::Remains);
         }
         let other = || KernelError::OtherVersion(pins.folder().to_owned());
@@ -57,7 +58,7 @@ impl Stage {
         let shard = map_pinned_page(pins, SHARDS)?;
         let shard = shard_in(&shard);
         match (shard.layout.load(Acquire), shard.stage.load(Acquire)) {
-            // The maker died before it wrote its layout. The maps were never used.
+            // The process that made the maps died before it wrote the layout. The maps were never used.
             (0, 0) if is_unused(shard) => Ok(Stage::Remains),
             (LAYOUT, 0 | ENDING) => Ok(Stage::Remains),
             (LAYOUT, LIVES) => Ok(Stage::Lives),
@@ -66,7 +67,7 @@ impl Stage {
         }
     }
 
-    /// Returns the number of this stage. The number of [`Stage::Remains`] means that the maps must be removed.
+    /// Returns the number of this stage. [`Stage::Remains`] has the number which says that the maps must be removed.
     pub(super) const fn word(self) -> u32 {
         match self {
             Stage::Lives => LIVES,
@@ -79,7 +80,7 @@ impl Stage {
 /// Checks that the maps are a complete device.
 ///
 /// # Errors
-/// [`KernelError::NotWhole`]; see [`Stage::of`].
+/// [`KernelError::NotWhole`], and the errors of [`Stage::of`].
 pub(super) fn check_whole(pins: &Pins) -> Result<(), KernelError> {
     match Stage::of(pins)? {
         Stage::Lives | Stage::Saving => Ok(()),

@@ -1,6 +1,6 @@
-//! State and counters of the devices in this machine's kernel, read from the pinned maps.
+//! Reads state and counters of the devices in this computer's kernel from the pinned maps.
 //!
-//! May not: change anything, or need a process of the device.
+//! This module must not change anything, or need a process of the device.
 
 #![allow(unsafe_code)]
 
@@ -26,10 +26,9 @@ pub struct Status {
     pub name: String,
     /// Interfaces to which its program is attached.
     pub interfaces: Vec<String>,
-    /// Whether the pipeline admits updates. If the pipeline does not admit updates, the device's process admits them,
-    /// if it lives.
+    /// Whether the pipeline admits updates. If false, the device's process admits updates, if the process lives.
     pub admits: bool,
-    /// The shard under which the device writes.
+    /// Number of the device's shard.
     pub shard: u32,
     /// The device's id.
     pub device: u32,
@@ -40,11 +39,11 @@ pub struct Status {
     /// Time until which the pipeline answers clients, by `CLOCK_BOOTTIME`: the end of the device's lease. `None`: the
     /// device needs no lease.
     pub answers_until: Option<Time>,
-    /// Number of devices of the chain; 0: the device never served, and shard, id, incarnation and epoch are 0 too.
+    /// Number of devices of the chain; 0: the device has never served, and shard, id, incarnation and epoch are also 0.
     pub copies: u32,
     /// Number of devices that follow this device in the chain.
     pub behind: u32,
-    /// Whether the device follows another device.
+    /// Whether the device has a previous device in the chain.
     pub follows: bool,
     /// Entries that the log can hold.
     pub entries: u64,
@@ -52,7 +51,7 @@ pub struct Status {
     pub last: u64,
     /// Highest order that the server has applied.
     pub applied: u64,
-    /// Highest order whose space is free.
+    /// Highest order whose space in the log is free.
     pub released: u64,
     /// Highest order that the pipeline sent to the next device; `None`: there is no next device.
     pub sent: Option<u64>,
@@ -60,7 +59,7 @@ pub struct Status {
     pub held: Vec<u64>,
     /// Counted events since the maps were made, summed over all CPUs.
     pub counters: Vec<(&'static str, u64)>,
-    /// Number of timed packets by their time: less than 32 ns, less than 64 ns and so on.
+    /// Numbers of timed packets, by their time: less than 32 ns, less than 64 ns and so on.
     pub took: Vec<u64>,
 }
 
@@ -85,7 +84,7 @@ impl Status {
     /// Reads the status of the device with this name.
     ///
     /// # Errors
-    /// [`KernelError`]: there is no device of this name, or it cannot be read.
+    /// [`KernelError`]: there is no device with this name, or its maps cannot be read.
     pub fn read(name: &str) -> Result<Status, KernelError> {
         let pins = Pins::existing(name);
         check_layout(&pins)?;
@@ -136,8 +135,8 @@ impl Status {
         })
     }
 
-    /// Returns a quantile of the times of timed packets, in nanoseconds, rounded up to a slot; `share` is from 0 to 1.
-    /// `None`: no packet was timed, or the quantile is beyond the last slot.
+    /// Returns a quantile of the times of timed packets, in nanoseconds, rounded up to the end of a slot. `share`: the
+    /// quantile, from 0 to 1. `None`: no packet was timed, or the quantile is beyond the last slot.
     #[must_use]
     pub fn took_ns(&self, share: f64) -> Option<usize> {
         let total: u64 = self.took.iter().sum();
@@ -156,7 +155,7 @@ impl Status {
 const WORDS: usize = size_of::<Counters>() / size_of::<u64>();
 const TOOK_AT: usize = std::mem::offset_of!(Counters, took) / size_of::<u64>();
 
-/// Name of every counter, and the index of its word.
+/// Every counter: its name, and the index of its word in [`Counters`].
 const COUNTED: [(&str, usize); 17] = [
     ("packets", std::mem::offset_of!(Counters, packets) / 8),
     ("appended", std::mem::offset_of!(Counters, appended) / 8),

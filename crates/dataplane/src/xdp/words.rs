@@ -1,5 +1,5 @@
-//! Addresses and ports as the pipeline compares them: the bytes of a packet, read as one number in this machine's byte
-//! order. Keys as the pipeline reads them.
+//! Converts addresses, ports and keys into the form in which the pipeline reads them: the bytes of a packet, read as
+//! numbers in the byte order of this computer.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::AtomicU64;
@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pmnet_wire::{KEY_BYTES, MacKey};
 
-/// Returns an address in two words, as in an IPv6 header. An IPv4 address becomes `::ffff:a.b.c.d`, whose first word is
-/// 0.
+/// Returns an address as two words, in the form of an IPv6 header. An IPv4 address becomes `::ffff:a.b.c.d`, whose
+/// first word is 0.
 pub(super) fn address_words(address: IpAddr) -> (u64, u64) {
     let octets = match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
@@ -22,7 +22,7 @@ pub(super) fn address_words(address: IpAddr) -> (u64, u64) {
     }
 }
 
-/// Returns an IPv4 address as one word, as in an IPv4 header.
+/// Returns an IPv4 address as one word, in the form of an IPv4 header.
 pub(super) fn ipv4_word(address: Ipv4Addr) -> u32 {
     u32::from_ne_bytes(address.octets())
 }

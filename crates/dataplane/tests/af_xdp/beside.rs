@@ -36,10 +36,9 @@ const PARAMETERS: Parameters = Parameters::buffers(128, 512 * 2048, 2048);
 const CLIENTS: usize = 4;
 /// Number of keys of updates and READs.
 const KEYS: u64 = 8;
-/// Time after which a READ without an answer is sent again. A lost packet is rare: even a busy machine loses hardly any
-/// packet of this test.
+/// Time after which a READ without an answer is sent again. Even a busy machine loses hardly any packet of this test.
 const AGAIN: Duration = Duration::from_secs(2);
-/// Datagrams of one story (the part of the test with one seed).
+/// Number of datagrams in one story (the part of the test with one seed).
 const PACKETS: u64 = 1_500;
 
 fn number(name: &str, otherwise: u64) -> u64 {
@@ -153,7 +152,7 @@ impl Side {
         side
     }
 
-    /// The server takes the packets that have arrived, and answers RECOVER.
+    /// Processes the packets that have arrived at the server, and answers RECOVER.
     fn serve(&mut self) {
         let mut buffer = [0; 2048];
         while let Ok((length, from)) = self.server.recv_from(&mut buffer) {
@@ -193,8 +192,8 @@ impl Side {
         }
     }
 
-    /// Both devices, the server and the clients take the packets that have arrived. Returns the packets for the last
-    /// client.
+    /// Processes the packets that have arrived at both devices, the server and the clients. Returns the packets for the
+    /// last client.
     fn take(&mut self) -> Vec<Vec<u8>> {
         self.serve();
         let mut buffer = [0; 2048];
@@ -217,7 +216,7 @@ impl Side {
         self.clients[client].send_to(bytes, to).unwrap();
     }
 
-    /// Sends this datagram for the last client until an answer fits.
+    /// Sends this datagram as the last client, again and again until an answer fits.
     fn ask<T>(&mut self, asked: &[u8], fits: impl Fn(&Header) -> Option<T>) -> T {
         let begun = Instant::now();
         loop {
@@ -249,8 +248,8 @@ impl Side {
         self.fence = (session, 0);
     }
 
-    /// Waits until all earlier datagrams are answered, and the answers have arrived: the device sends the answers of
-    /// the turn of the first READ before the second READ arrives.
+    /// Waits until all earlier datagrams are answered and the answers have arrived. It sends two READs, one after the
+    /// other: the device has sent all answers of the first READ's turn before the second READ arrives.
     fn settle(&mut self) {
         for _twice in 0..2 {
             self.fence.1 += 1;
@@ -271,13 +270,13 @@ impl Side {
         }
     }
 
-    /// The last order up to which the server has every entry. Entries after this order are sent again.
+    /// Returns the last order up to which the server has every entry. Entries after this order are sent again.
     fn without_gap(&self) -> u64 {
         let together = (1..).zip(self.entries.keys());
         together.take_while(|(next, order)| next == *order).count() as u64
     }
 
-    /// Ends the device as an operator would.
+    /// Stops the device as an operator would.
     fn end(mut self) {
         self.stop.stop();
         self.serving.take().unwrap().join().unwrap();
@@ -303,9 +302,9 @@ struct Story {
     kinds: BTreeMap<String, u64>,
 }
 
-/// Removes from an answer the parts that differ between the devices. Only the relay keeps applied updates: the other
-/// device receives into their buffers again. The version of a MISS begins with a number that each device draws at
-/// random.
+/// Removes from an answer the parts that may differ between the devices. Only the relay keeps applied updates: the
+/// other device receives new packets into their buffers. The version of a MISS begins with a number that each device
+/// chooses at random.
 fn without_kept(answer: &[u8], applied: u64) -> Vec<u8> {
     let Ok(header) = Packet::parse(answer).map(|packet| packet.header) else {
         return answer.to_vec();
@@ -361,7 +360,7 @@ impl Story {
     fn step(&mut self) {
         self.steps += 1;
         let which = self.rng.usize(..CLIENTS);
-        // Sometimes nothing is applied until the log is full.
+        // Sometimes the server applies nothing until the log is full.
         let sent = match self.rng.u8(..100) {
             0..=44 => self.update(which),
             45..=57 => match self.rng.choice(&self.old).cloned() {
@@ -390,7 +389,7 @@ impl Story {
 
     fn open(&mut self, which: usize) -> Vec<u8> {
         if self.rng.bool() || self.clients[which].token == 0 {
-            // The token is even, because a mark has an odd token.
+            // The token is even, because an odd token would open a mark.
             self.clients[which].token = self.rng.u64(1..1 << 60) << 1;
         }
         let token = self.clients[which].token;
@@ -461,10 +460,10 @@ impl Story {
         self.compare();
     }
 
-    /// The server has applied some of the entries that it has from both devices.
+    /// The server applies some of the entries that it has from both devices.
     fn apply(&mut self) {
         let begun = Instant::now();
-        // A late packet arrives within some milliseconds.
+        // A packet that is still on its way arrives within some milliseconds.
         while self.arrived() <= self.applied && begun.elapsed() < Duration::from_millis(30) {
             for side in &mut self.sides {
                 side.serve();
@@ -474,7 +473,7 @@ impl Story {
         self.apply_upto(upto);
     }
 
-    /// The last order up to which the server has every entry from both devices.
+    /// Returns the last order up to which the server has every entry from both devices.
     fn arrived(&self) -> u64 {
         self.sides.iter().map(Side::without_gap).min().unwrap()
     }
@@ -497,7 +496,7 @@ impl Story {
         self.compare();
     }
 
-    /// Clients got the same answers from both devices.
+    /// Checks that clients got the same answers from both devices.
     fn compare(&mut self) {
         let applied = self.applied;
         let mut all = self.sides.iter_mut().map(|side| {
@@ -507,7 +506,7 @@ impl Story {
                 .into_iter()
                 .map(|(client, bytes)| (client, without_kept(&bytes, applied)))
                 .collect();
-            // Answers at different sockets have no common order.
+            // The order of answers is compared for each socket alone.
             answers.sort_by_key(|(client, _)| *client);
             answers
         });
@@ -537,12 +536,12 @@ impl Story {
         }
     }
 
-    /// The server got the same datagrams from both devices, once all have arrived.
+    /// Waits until all datagrams have arrived at the server, and checks that both devices sent the same ones.
     fn compare_sent(&mut self) {
         let begun = Instant::now();
         let mut heard = begun;
         loop {
-            // While a device has not heard of the server for long, it sends only a limited number of entries.
+            // A device that has not heard from the server for long sends only a limited number of entries.
             if heard.elapsed() > Duration::from_millis(500) {
                 self.apply_upto(self.arrived());
                 heard = Instant::now();
@@ -621,11 +620,11 @@ fn a_device_past_the_stack_answers_as_a_relay_does() {
     if skipped() {
         return;
     }
-    // Packets that one CPU sends to one queue arrive in the order of sending.
+    // If one CPU sends all packets to one queue, they arrive in the order of sending.
     let mut one = CpuSet::new();
     let all = sched_getaffinity(None).unwrap();
     one.set((0..CpuSet::MAX_CPU).find(|cpu| all.is_set(*cpu)).unwrap());
-    // Each datagram waits for its answer, so there are fewer than in the tests of the kernel's pipeline.
+    // The test waits for the answer to each datagram, so it sends fewer than the tests of the kernel's pipeline.
     let packets = number("PMNET_PACKETS", 40 * PACKETS) / 10;
     let first = number("PMNET_SEED", 1);
     let mut kinds = BTreeMap::<String, u64>::new();

@@ -1,4 +1,4 @@
-//! Two network namespaces joined by a veth pair, removed when dropped.
+//! Two network namespaces joined by a veth pair. Both are removed when the value is dropped.
 
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
@@ -28,8 +28,8 @@ pub fn skipped() -> bool {
 }
 
 pub struct Link {
-    /// Names of the namespaces of the near and the far end; the interface in both is `veth0`. If a run is killed,
-    /// `pmnet-lab bench micro` removes the namespaces later, by the form of their names.
+    /// Names of the namespaces of the near and the far end; the interface in both is `veth0`. After a killed run,
+    /// `pmnet-lab bench micro` finds the namespaces by the form of their names, and removes them.
     names: [String; 2],
 }
 

@@ -1,4 +1,4 @@
-//! AF_XDP over a veth pair: frames in both directions, rings that run full and wrap around, requests that are refused.
+//! AF_XDP over a veth pair: frames in both directions, rings that become full and wrap around, and refused requests.
 //! The tests need root and iproute2. Otherwise the tests are skipped, with a message; in CI that is a failure.
 
 mod beside;
@@ -18,7 +18,7 @@ use pmnet_dataplane::af_xdp::{
 const FRAMES: usize = 24;
 const RING: u32 = 8;
 const PORT: u16 = 40_000;
-/// Far longer than any step of these tests takes.
+/// Limit of every wait, far longer than any step of these tests takes.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 /// Length of the Ethernet, IPv4 and UDP headers.
 const HEADERS: usize = 14 + 20 + 8;
@@ -79,7 +79,7 @@ fn turn(socket: &mut Socket<Anonymous>, received: Received) {
     // Swaps addresses and ports, which does not change checksums.
     own[26..34].rotate_left(4);
     own[34..38].rotate_left(2);
-    // A zero UDP checksum: the sender may have left the checksum to its hardware.
+    // No UDP checksum: the checksum in the frame may be wrong, because the sender may have left it to its hardware.
     own[40..42].fill(0);
     assert_eq!(socket.reserve(1).unwrap(), 1);
     socket.queue(frame, length);
@@ -163,7 +163,7 @@ fn both_ways(config: &Config) {
         }
         socket.complete().unwrap();
     }
-    // No frame is lost: each is free, or lent to the kernel to receive into.
+    // No frame is lost: each is free, or lent to the kernel for receiving.
     let begun = Instant::now();
     while socket.free() + usize::try_from(RING).unwrap() < FRAMES {
         socket.complete().unwrap();
@@ -193,7 +193,7 @@ fn other_ports_pass_to_the_network_stack() {
     let start = received.bytes.start + HEADERS;
     assert_eq!(&socket.bytes(&received.frame)[start..start + 4], b"mine");
     socket.give_back(received.frame);
-    // Without the socket, and without the program, its port is an ordinary one.
+    // Once the socket and the program are gone, the system's stack gets the packets to the port again.
     drop(socket);
     far.send_to(b"later", (NEAR, PORT)).unwrap();
     assert_eq!(same.recv(&mut buffer).unwrap(), 5);
@@ -219,7 +219,7 @@ fn what_does_not_fit_is_dropped_and_the_rest_goes_on() {
         for _ in 0..FRAMES {
             far.send_to(&[round; 9], (NEAR, PORT)).unwrap();
         }
-        // The datagram follows the other datagrams on the same link.
+        // This datagram arrives after all others, because it takes the same link.
         far.send_to(b"end", (NEAR, PORT + 2)).unwrap();
         assert_eq!(ordinary.recv(&mut buffer).unwrap(), 3);
         assert_eq!(socket.receive(&mut burst).unwrap(), RING);
@@ -257,7 +257,7 @@ fn a_queue_has_one_owner_and_is_free_soon_after_it() {
     });
 }
 
-/// On a busy machine the kernel frees the queue of a killed process long after its end.
+/// On a busy machine the kernel frees the queue of a killed process only long after the process has ended.
 #[test]
 fn a_queue_that_is_freed_late_is_got() {
     if skipped() {

@@ -1,5 +1,5 @@
-//! Devices come to a real interface and go, in every order, and their processes are killed between any two steps: every
-//! attached device gets its packets, and no other device does.
+//! Devices attach to a real interface and detach from it, in every order, and their processes are killed between any
+//! two steps. Every attached device gets its packets, and no other device gets packets.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -17,25 +17,25 @@ use crate::world::{IDENTITY, PARAMETERS, Scratch, Words, config, skipped};
 
 const INTERFACE: &str = "veth0";
 const PORT: u16 = 52_000;
-/// A port of no device.
+/// A port that no device uses.
 const OTHER: u16 = 52_500;
-/// A datagram arrives within this time.
+/// Time within which a datagram arrives.
 const ARRIVES: Duration = Duration::from_secs(10);
-/// A number that exceeds the steps of a change of attachment.
+/// A number greater than the number of steps of any attaching or detaching.
 const STEPS_MAX: usize = 64;
 
-/// A device with a loaded pipeline; the test is its process.
+/// A device with a loaded pipeline. The test acts as its process.
 struct Device {
     kernel: Mutex<Kernel>,
     port: u16,
     scratch: Scratch,
 }
 
-/// The panic by which the process of a device is killed.
+/// The panic that stands for the death of a device's process.
 struct Killed;
 
 impl Device {
-    /// The device's next process has another port.
+    /// Returns the device with a next process that has another port.
     fn moved(mut self, port: u16) -> Device {
         let address = SocketAddr::from((NEAR, port));
         let (kernel, _) = Kernel::load(&config(address), self.scratch.0.clone()).unwrap();
@@ -49,7 +49,7 @@ impl Device {
         let address = SocketAddr::from((NEAR, port));
         let (kernel, mut media) = Kernel::load(&config(address), scratch.0.clone()).unwrap();
         pmnet_log::format(&mut media, &IDENTITY, &PARAMETERS).unwrap();
-        // The maps are those of a complete device, as `open` makes them.
+        // `open` marks the maps of a complete device in the same way.
         let words = Words::of(&scratch.0);
         words.shard().stage.store(1, Ordering::SeqCst);
         Device {
@@ -68,7 +68,7 @@ impl Device {
         Status::read(&self.name()).unwrap()
     }
 
-    /// Number of packets for the device that its pipeline has seen.
+    /// Returns the number of packets for the device that its pipeline has seen.
     fn packets(&self) -> u64 {
         let counters = self.status().counters;
         counters
@@ -78,8 +78,8 @@ impl Device {
             .1
     }
 
-    /// Attaches the device to these interfaces and detaches it from all others. `die`: number of the step, from 0,
-    /// before which the process is killed. Returns whether the process was killed.
+    /// Attaches the device to these interfaces and detaches it from all others. The process is killed before the step
+    /// with the number `die`, counted from 0. Returns whether the process was killed.
     fn attach_or_die(&self, link: &Link, names: &[&str], die: Option<usize>) -> bool {
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
         let mut number = 0;
@@ -144,7 +144,8 @@ impl Net {
         Net { link, far, near }
     }
 
-    /// A datagram that no pipeline takes arrives, after all that were sent before.
+    /// Sends a datagram that no pipeline takes, and waits until it arrives. All datagrams that were sent before it have
+    /// then arrived.
     fn flush(&self) {
         let word = fastrand::u64(..).to_ne_bytes();
         self.far.send_to(&word, (NEAR, OTHER)).unwrap();
@@ -153,7 +154,7 @@ impl Net {
         assert_eq!(buffer[..length], word);
     }
 
-    /// Exactly the devices that are listed with `true` get their packets.
+    /// Checks that exactly the devices that are listed with `true` get their packets.
     fn check<'a>(&self, devices: impl IntoIterator<Item = (&'a Device, bool)>) {
         let devices: Vec<(&Device, bool)> = devices.into_iter().collect();
         // Without this call the first datagram would wait for the resolution of the neighbour's address.
@@ -170,7 +171,7 @@ impl Net {
         for (number, ((device, is_there), before)) in devices.iter().zip(before).enumerate() {
             let sent = u64::try_from(number + 1).unwrap();
             let expected = if *is_there { sent } else { 0 };
-            // Another receive queue may be later.
+            // A packet in another receive queue may arrive later.
             let until = Instant::now() + ARRIVES;
             while device.packets() - before < expected && Instant::now() < until {
                 std::thread::sleep(Duration::from_millis(1));
@@ -187,7 +188,7 @@ impl Net {
     }
 }
 
-/// Number of interfaces whose folder of pins has an entry of these devices.
+/// Returns the number of interfaces whose folder of pins has an entry of one of these devices.
 fn folders<'a>(devices: impl IntoIterator<Item = &'a Device>) -> usize {
     let names: Vec<String> = devices.into_iter().map(Device::name).collect();
     let all = std::fs::read_dir("/sys/fs/bpf/pmnet-at")
@@ -256,7 +257,7 @@ fn they_come_and_go_in_every_order() {
     }
 }
 
-/// The change that a device was making when it was killed.
+/// The change that a device is making when its process is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
     Coming,
@@ -265,13 +266,13 @@ enum Doing {
     Going,
 }
 
-/// The process that completes a half-done step.
+/// The process that completes a change that was left half done.
 #[derive(Clone, Copy, Debug)]
 enum Mender {
     Itself,
     /// Another device, if there is one.
     Another,
-    /// The device itself, which then detaches at once.
+    /// The device itself, which detaches right after that.
     Leaves,
 }
 
@@ -303,15 +304,16 @@ fn killed_between_any_two_steps() {
                         &[INTERFACE]
                     };
                     let killed = victim.attach_or_die(&net.link, names, Some(number));
-                    // All other devices get their packets, and so does a device that was only getting a new program.
+                    // All other devices get their packets. A device that was only replacing its program gets its
+                    // packets too.
                     net.check(rest());
                     if doing == Doing::Replacing {
                         net.check(rest().chain([(victim, true)]));
                     }
                     if let (Mender::Another, Some(other)) = (mender, others.first()) {
                         other.come(&net.link);
-                        // The repair did not detach the mending device. The victim gets its packets if its attachment
-                        // was complete.
+                        // The repair did not detach the device that made it. The killed device gets its packets if its
+                        // attachment was complete.
                         net.check(rest());
                         Net::check_status(rest());
                         let is_there = victim.status().interfaces == [INTERFACE];
@@ -372,7 +374,7 @@ fn what_cannot_be_together_is_refused_and_leaves_the_others_alone() {
     assert!(said.contains("16 devices are at veth0"), "{said}");
     let all = all().chain(more.iter().map(|device| (device, true)));
     net.check(all.chain([(&one_too_many, false)]));
-    // If a device leaves, another device can take its place.
+    // When a device has left, another device can take its place.
     more[3].go(&net.link);
     one_too_many.come(&net.link);
     net.check([(&one_too_many, true), (&more[3], false), (&more[0], true)]);

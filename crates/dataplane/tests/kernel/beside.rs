@@ -1,6 +1,6 @@
-//! Two devices in user space that get the same packets. One device copies the packets into its log, as the relay does.
-//! The other device gets them in packet buffers of its log, as with `--mode af-xdp`. As in that mode, some packets come
-//! through the system's stack. Answers and logs must be equal. These tests need no root.
+//! Two devices in user space that get the same packets. The first device copies the packets into its log, as the relay
+//! does. The second device gets them in packet buffers of its log, as with `--mode af-xdp`; as in that mode, some
+//! packets come through the system's stack. Answers and logs must be equal. These tests need no root.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -16,20 +16,21 @@ use crate::world::{
     without_kept,
 };
 
-/// Number of entries in both logs; the logs have room for the same number of frames of the longest size.
+/// Number of entries in both logs. The logs have room for the same number of frames of maximum length.
 const ENTRIES: u64 = 64;
 const RING: Parameters = Parameters::ring(ENTRIES, 131_072);
-/// There are enough buffers that the buffers for copies (one in 32) can hold all entries. Then the ENDs of many
-/// sessions fit into one turn.
+/// One buffer in 32 is for copies. Here there are so many buffers that the buffers for copies can hold all entries, so
+/// the ENDs of many sessions fit into one turn.
 const BUFFERS: Parameters = Parameters::buffers(ENTRIES, 32 * ENTRIES * BUFFER, 2_048);
-/// The usual proportion: eight buffers of the log are for copies.
+/// Parameters with the usual proportion of buffers to entries: eight buffers of the log are for copies.
 const FEW: Parameters = Parameters::buffers(ENTRIES, 4 * ENTRIES * BUFFER, 2_048);
 const BUFFER: u64 = 2_048;
 /// Hop limit of the packets that clients send.
 const HOPS: u8 = 64;
-/// Offsets at which a datagram may begin in its buffer: after IPv4 or IPv6 headers, at a cache line or not.
+/// Offsets at which a datagram may begin in its buffer: after IPv4 or IPv6 headers, at the start of a cache line or
+/// not.
 const OFFSETS: [usize; 4] = [320, 340, 321, 500];
-/// One datagram in this many comes through the system's stack, and is copied.
+/// Of this number of datagrams, one comes through the system's stack and is copied.
 const STACK_EVERY: usize = 5;
 
 struct Beside {
@@ -37,7 +38,8 @@ struct Beside {
     address: SocketAddr,
     copies: DeviceNode<Memory>,
     keeps: DeviceNode<Memory>,
-    /// Buffers that are lent and empty: all that the log does not hold back, as with a network interface.
+    /// Buffers that are lent and empty. As with a network interface, these are all buffers that the log does not hold
+    /// back.
     lent: Vec<u32>,
     /// All packets come through the system's stack.
     stack_only: bool,
@@ -117,7 +119,7 @@ impl Beside {
         (number, at..at + datagram.len())
     }
 
-    /// Exchanges buffers as a port does after every turn.
+    /// Takes new buffers and returns used ones, as a port does after every turn.
     fn exchange(&mut self) {
         let buffers = self.keeps.buffers();
         while let Some(number) = buffers.poll_released() {
@@ -128,12 +130,13 @@ impl Beside {
         }
     }
 
-    /// Ends a burst, after which both devices must have sent the same packets.
+    /// Ends a burst, and checks that both devices sent the same packets. Returns these packets.
     fn compare(&mut self) -> Vec<Sent> {
         self.copies.finish(self.now).unwrap();
         self.keeps.finish(self.now).unwrap();
         let (mut one, mut other) = (sent(&mut self.copies), sent(&mut self.keeps));
-        // Only a ring keeps applied updates. The other device receives new packets into the buffers of applied updates.
+        // Only the log with copies keeps applied updates. The other device receives new packets into the buffers of
+        // applied updates.
         let (_, _, _, applied) = self.copies.machine().cursors();
         for (sent, _) in one.iter_mut().chain(&mut other) {
             without_kept(sent, applied);
@@ -155,7 +158,7 @@ impl Beside {
         only(&one)
     }
 
-    /// Content of both logs: the entries without the positions of their frames, and the frames.
+    /// Compares both logs: the entries, without the positions of their frames, and the frames.
     fn compare_logs(&self) {
         let log = |device: &DeviceNode<Memory>| -> Vec<(String, Vec<u8>)> {
             let log = device.log();
@@ -243,7 +246,7 @@ fn kept_where_it_came_is_as_if_it_were_copied() {
     );
 }
 
-/// Returns the answer to a client that opens a session.
+/// Opens a session with this token. Returns the answer to the client.
 fn opened(pair: &mut Beside, token: u64) -> Header {
     let client = SocketAddr::from(([10, 0, 0, 1], 40_001));
     let mut open = Vec::new();
@@ -265,8 +268,7 @@ fn pair() -> Beside {
     Beside::with(&FEW, SocketAddr::from(([10, 0, 0, 7], 51_000)), &|_| ())
 }
 
-/// Nearly all buffers are lent for receiving. Lent buffers still count as room, because a received packet stays in its
-/// buffer.
+/// Nearly all buffers are lent for receiving. They still count as room, because a received packet stays in its buffer.
 #[test]
 fn the_room_that_clients_are_told_is_what_the_log_can_take() {
     for stack_only in [false, true] {
@@ -278,8 +280,8 @@ fn the_room_that_clients_are_told_is_what_the_log_can_take() {
     }
 }
 
-/// No session is admitted into a log that is 80 % full. The number of buffers that are free for copies does not count:
-/// a client whose packets come through the system's stack is admitted like any other client.
+/// A log that is 80 % full admits no session. Buffers that are free for copies play no part in this: a client whose
+/// packets come through the system's stack is admitted like any other client.
 #[test]
 fn sessions_open_by_the_systems_stack_while_nearly_all_buffers_are_lent() {
     let mut pair = pair();

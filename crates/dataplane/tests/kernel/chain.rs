@@ -16,17 +16,17 @@ use crate::differential::{compared, number};
 use crate::load::addresses;
 use crate::world::{SHARD, SHARD_TOKEN, Sent, World, before, others, server, skipped};
 
-/// Packets if `PMNET_PACKETS` is not set. This test sends a fifth of this number.
+/// Number of packets if `PMNET_PACKETS` is not set. This test sends a fifth of this number.
 pub const PACKETS_ALL: u64 = 200_000;
 /// Numbers of devices before and after the compared one.
 const PLACES: [(usize, usize); 5] = [(0, 1), (0, 2), (1, 1), (1, 0), (0, 7)];
 
-/// The network in which the devices of a chain send to each other.
+/// The kind of network between the devices of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Network {
     Ipv4,
     Ipv6,
-    /// An IPv4 network with the device in a switch: clients send to the server's address.
+    /// An IPv4 network in which the device is in a switch: clients send to the server's address.
     Switch,
 }
 
@@ -37,7 +37,7 @@ pub struct Run {
     pub world: World,
     around: (usize, usize),
     client: SocketAddr,
-    /// Id of the session, its token, its last seq.
+    /// Sessions, each with its id, its token and its last seq.
     sessions: Vec<(u64, u64, u64)>,
     old: Vec<(SocketAddr, Vec<u8>)>,
     /// Incarnation of the next device.
@@ -45,7 +45,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// `leased`: the device needs leases to answer, and has none yet.
+    /// Returns a run with this seed. With `leased`, the device needs a lease to answer, and has none yet.
     pub fn new(seed: u64, leased: bool) -> Run {
         let mut rng = Rng::with_seed(seed);
         let around = PLACES[rng.usize(..PLACES.len())];
@@ -53,7 +53,7 @@ impl Run {
         Run::at(rng, network, around, |settings| settings.leased = leased)
     }
 
-    /// The devices have keys; in every fourth story two cluster keys.
+    /// Returns a run in which the devices have keys. In every fourth story there are two cluster keys.
     pub fn with_keys(seed: u64) -> Run {
         let mut rng = Rng::with_seed(seed);
         let around = PLACES[rng.usize(..PLACES.len())];
@@ -74,7 +74,8 @@ impl Run {
         let own = SocketAddr::from((Ipv4Addr::new(10, 0, 0, 12), address.port()));
         let own = Some(own).filter(|_| network == Network::Switch);
         let world = World::with(address, own, around, |settings| {
-            // There are no timers: only user space measures round-trip times, so timers would differ.
+            // No timer ends during the test: only the device in user space measures all round-trip times, so the timers
+            // would differ.
             settings.link_timeout_floor = 1_000 * SECOND;
             settings.link_timeout_ceiling = 1_000 * SECOND;
             device(settings);
@@ -138,7 +139,7 @@ impl Run {
         header
     }
 
-    /// Gives the head a client's update, or an OPEN if there are few sessions.
+    /// Gives the devices an update of a client at the head, or an OPEN if there are few sessions.
     fn update(&mut self) {
         if self.sessions.len() < 3 || self.rng.u8(..40) == 0 {
             let token = self.rng.u64(1..);
@@ -178,7 +179,7 @@ impl Run {
         self.send(self.client, header, &payload);
     }
 
-    /// Gives the device an entry of the previous hop.
+    /// Gives the devices an entry of the previous hop.
     fn append(&mut self) {
         let last = self.world.reference.machine().cursors().0;
         let mut header = self.hop(Kind::Append);
@@ -215,7 +216,7 @@ impl Run {
             _ => {}
         }
         if header.order <= last {
-            // Another entry under a known order would stop the shard, so only the same entry may arrive again.
+            // A different entry with a known order would stop the shard, so only the same entry may arrive again.
             self.again();
             return;
         }
@@ -226,7 +227,7 @@ impl Run {
         self.send(from, header, &payload);
     }
 
-    /// Gives the device a DURABLE of the later devices.
+    /// Gives the devices a DURABLE of the later devices.
     fn durable(&mut self) {
         let (last, _, committed, _) = self.world.reference.machine().cursors();
         let mut rows: Vec<DurableRow> = others()
@@ -242,7 +243,7 @@ impl Run {
             self.incarnation += 1;
         }
         rows[0].incarnation = self.incarnation;
-        // In most cases all devices confirm the next order.
+        // In most cases all later devices confirm the next order.
         let mut order = match self.rng.u8(..8) {
             0 => self.rng.u64(..=last),
             1 => last,
@@ -290,7 +291,7 @@ impl Run {
         self.send(server(self.world.address), header, b"");
     }
 
-    /// Gives the device a bypass, a PING, or a damaged packet.
+    /// Gives the devices a bypass, a PING, or a damaged packet.
     fn other(&mut self) {
         let from = if self.is_head() {
             self.client
@@ -327,7 +328,7 @@ impl Run {
         let mut bytes = Vec::new();
         header.write(payload, &mut bytes);
         self.deliver(from, &bytes);
-        // An entry that the device did not take is not sent again, because its order may go to another entry.
+        // An entry that the devices did not take is not sent again, because another entry may get its order.
         if header.kind == Kind::Append && self.world.reference.machine().cursors().0 != header.order
         {
             return;
@@ -379,7 +380,7 @@ fn in_a_chain_the_kernel_does_what_user_space_does() {
     }
 }
 
-/// In each network and at each place the kernel does most of the work.
+/// In each kind of network, and at each place of the chain, the kernel does most of the work.
 #[test]
 fn whatever_the_network_is_the_kernel_talks_to_the_hops_beside_it() {
     if skipped() {
@@ -388,7 +389,8 @@ fn whatever_the_network_is_the_kernel_talks_to_the_hops_beside_it() {
     for network in NETWORKS {
         for around in PLACES {
             let mut run = Run::at(Rng::with_seed(1), network, around, |_| ());
-            // In any network some packets go to the process, and so do all that follow until the process has caught up.
+            // In any network some packets go to the process. All packets that follow then go to the process too, until
+            // it has caught up.
             for _packet in 0..2_000 {
                 run.step();
             }

@@ -1,8 +1,8 @@
 //! A whole chain: three devices, each with its fast path in the kernel.
 //!
-//! The network loses, repeats and reorders packets. "Other CPUs" run frames through a pipeline between any two calls of
-//! its process. Processes are killed at any call, and other processes take over. All acknowledged updates must be in
-//! all devices, and must be applied once, in order.
+//! The network loses, repeats and reorders packets. Between any two calls of a process, frames run through its
+//! pipeline, as if other CPUs had received them. Processes are killed at any call, and other processes take over. All
+//! acknowledged updates must be in all devices, and must be applied once, in order.
 //!
 //! `PMNET_PACKETS` sets the length, `PMNET_SEED` the first story. A failure names its seed.
 
@@ -27,10 +27,10 @@ use crate::world::{SHARD, config, server, settings, skipped};
 
 /// Number of steps in one story (the part of the test with one seed).
 const STEPS: u64 = 3_000;
-/// Number of packets of `PMNET_PACKETS` that count as one step, and the default of `PMNET_PACKETS`.
+/// Number of packets of `PMNET_PACKETS` for which the test takes one step, and the default of `PMNET_PACKETS`.
 const STEP_PACKETS: u64 = 20;
 const PACKETS_ALL: u64 = 240_000;
-/// Number of turns in which the chain must settle once there are no more faults.
+/// Number of turns within which the chain must settle once there are no more faults.
 const SETTLE_TURNS: u64 = 4_000;
 const SESSIONS: usize = 4;
 const WINDOW: u64 = 12;
@@ -47,7 +47,7 @@ struct Chain {
     /// Highest epoch that clients know.
     epoch: u32,
     now: Time,
-    /// Number of turns, on average, between two APPLIED of the server.
+    /// Number of turns, on average, between two APPLIED packets of the server.
     lazy: u32,
     kills: u64,
     reads: Reads,
@@ -196,7 +196,8 @@ impl Chain {
         let mut over = false;
         match header.kind {
             Kind::OpenReply => {
-                // A late copy of an OPEN whose session is in use opens another session, which no client uses.
+                // If a late copy of an OPEN arrives when its session is in use, the device opens another session, which
+                // no client uses.
                 session.id.get_or_insert(header.session);
             }
             Kind::Ack if session.id == Some(header.session) => {
@@ -214,7 +215,7 @@ impl Chain {
                 if session.id == Some(header.session)
                     && header.flags.has(Flags::UNKNOWN_SESSION) =>
             {
-                // The END was applied, and its session forgotten.
+                // The END was applied, and the device has forgotten the session.
                 assert!(session.ending, "{header}");
                 session.acked = session.sent;
                 over = true;
@@ -248,7 +249,7 @@ impl Chain {
         if self.clients.len() < SESSIONS {
             let port = 40_001 + u16::try_from(self.clients.len()).unwrap();
             let address = SocketAddr::from((Ipv4Addr::new(10, 0, 0, 100), port));
-            // An even token: the session is no mark.
+            // The token is even, because an odd token would open a mark.
             let token = self.rng.u64(1..1 << 60) << 1;
             self.clients.push(Session {
                 address,
@@ -298,7 +299,7 @@ impl Chain {
     }
 
     fn bypass(&mut self, which: usize) {
-        // Only a few bypasses change anything: the server does not answer them, and each closes a key until its session
+        // Only a few bypasses may change data. The server does not answer them, so each closes a key until its session
         // continues.
         let flags = match self.rng.u8(..4) {
             0 => Flags(0),
@@ -407,7 +408,7 @@ impl Chain {
         }
     }
 
-    /// If the device has no process, a new process takes over.
+    /// Starts a new process that takes over, if the device has none.
     fn restart(&mut self, place: usize) {
         if !self.nodes[place].lives() {
             self.net().sockets[place].clear();
@@ -416,7 +417,8 @@ impl Chain {
         }
     }
 
-    /// Ends the faults: then every update is acknowledged, and applied once, in order, and the logs drain.
+    /// Ends the faults. Checks that then every update is acknowledged, and applied once, in order, and that the logs
+    /// become empty.
     fn settle(&mut self) {
         {
             let mut net = self.net();
@@ -504,7 +506,7 @@ impl Chain {
     }
 }
 
-/// Runs one story. Returns the numbers of acknowledgements, of packets that the kernel sent, of killed processes, and
+/// Runs one story. Returns four numbers: of acknowledgements, of packets that the kernel sent, of killed processes, and
 /// of READs that the kernel answered.
 fn story(seed: u64) -> (u64, u64, u64, u64) {
     let mut chain = Chain::new(seed);
@@ -517,7 +519,7 @@ fn story(seed: u64) -> (u64, u64, u64, u64) {
     (net.acks, net.by_kernel, chain.kills, net.reads_by_kernel)
 }
 
-/// Seed 2: a superblock released space that the pipeline did not know of. Seed 44: the process asked for room while the
+/// Seed 2: a superblock released space, and the pipeline did not know. Seed 44: the process asked for room while the
 /// pipeline was a lap ahead of the entries that the process had followed, and an assertion failed.
 #[test]
 fn stories_that_once_ended_badly() {
@@ -564,7 +566,7 @@ fn whatever_a_chain_in_the_kernel_acknowledged_is_in_all_of_it() {
     );
 }
 
-/// Threads, one for each device, that run frames beside the processes.
+/// Threads, one for each device, that run frames while the processes run.
 struct Cpus {
     stop: Arc<AtomicBool>,
     threads: Vec<std::thread::JoinHandle<()>>,
@@ -610,7 +612,7 @@ fn with_cpus_beside_the_processes_it_is_the_same() {
         return;
     }
     let wanted = number("PMNET_PACKETS", PACKETS_ALL) / STEP_PACKETS;
-    // On an emulated machine few steps are wanted, because a step takes long there.
+    // `wanted` is small on an emulated machine, because a step takes long there.
     let story = wanted.clamp(STEPS / 3, 4 * STEPS);
     let stories = wanted.div_ceil(story);
     let steps = stories * story;

@@ -1,7 +1,8 @@
-//! The differential fuzzer. Both devices get the same random packets: correct, wrong, damaged, repeated, early or late
-//! ones, and some from a wrong address. Answers and logs must be equal. A failure names its seed.
+//! The differential fuzzer. Two devices, one in user space and one with a pipeline, get the same random packets:
+//! correct, wrong, damaged, repeated, early or late ones, and some from a wrong address. Answers and logs must be
+//! equal. A failure names its seed.
 //!
-//! `PMNET_PACKETS` sets how many packets (a million in the test suite), `PMNET_SEED` the first seed.
+//! `PMNET_PACKETS` sets the number of packets (a million in the test suite), `PMNET_SEED` the first seed.
 
 use std::net::SocketAddr;
 
@@ -15,11 +16,12 @@ use pmnet_wire::{Flags, Header, Kind, Packet, raw};
 use crate::load::addresses;
 use crate::world::{SHARD, SHARD_TOKEN, Sent, World, server, skipped};
 
-/// Packets in one world.
+/// Number of packets in one world.
 pub const PACKETS: u64 = 2_000;
-/// Hashes of the keys of updates, READs and bypasses; 0 stands for several keys, or for unknown keys.
+/// Number of hashes that the keys of updates, READs and bypasses have. The hash 0 stands for several keys, or for
+/// unknown keys.
 const KEYS: u64 = 12;
-/// Packets if `PMNET_PACKETS` is not set.
+/// Number of packets if `PMNET_PACKETS` is not set.
 pub const PACKETS_ALL: u64 = 200_000;
 
 pub fn number(name: &str, otherwise: u64) -> u64 {
@@ -42,7 +44,7 @@ struct Client {
 pub trait Pair {
     /// Gives a datagram to both devices. Both devices must send the same packets, which are returned.
     fn receive(&mut self, from: Peer, datagram: &[u8]) -> Vec<Sent>;
-    /// Lets time pass, in nanoseconds.
+    /// Lets this time pass, in nanoseconds. Returns the packets that the devices send.
     fn later(&mut self, nanos: u64) -> Vec<Sent>;
     /// Returns the address at which the devices listen.
     fn address(&self) -> SocketAddr;
@@ -70,13 +72,14 @@ pub struct Run<W> {
     rng: Rng,
     pub world: W,
     clients: Vec<Client>,
-    /// Earlier datagrams, which may come again.
+    /// Earlier datagrams, which may be sent again.
     old: Vec<(Peer, Vec<u8>)>,
     request: u64,
 }
 
 impl<W: Pair> Run<W> {
-    /// `world` makes the two devices, at this address and with these settings.
+    /// Returns a run with this seed. `world` makes the two devices, with an address and settings that follow from the
+    /// seed.
     pub fn new(seed: u64, world: impl Fn(SocketAddr, &dyn Fn(&mut DeviceConfig)) -> W) -> Run<W> {
         let mut rng = Rng::with_seed(seed);
         let (device, client) = addresses()[rng.usize(..2)];
@@ -179,7 +182,7 @@ impl<W: Pair> Run<W> {
         self.send(self.clients[which].address, header, &payload);
     }
 
-    /// One key in eight is unknown.
+    /// Returns a random key; one in eight is unknown.
     fn key(&mut self) -> u64 {
         match self.rng.u8(..8) {
             0 => 0,
@@ -231,7 +234,7 @@ impl<W: Pair> Run<W> {
     }
 
     fn open(&mut self, which: usize) {
-        // An odd token opens a mark.
+        // With an odd token, the OPEN opens a mark.
         let mark = u64::from(self.rng.u8(..40) == 0);
         let client = &mut self.clients[which];
         if self.rng.bool() {
@@ -266,7 +269,7 @@ impl<W: Pair> Run<W> {
             0 => {
                 header.flags = Flags::FALLBACK;
                 header.seq += 1;
-                // The request of a fallback is its first seq.
+                // The request id of a fallback is its first seq.
                 header.request = raw(header.seq);
             }
             1 => header.flags = Flags::READ_ONLY,
@@ -277,7 +280,7 @@ impl<W: Pair> Run<W> {
         self.send(self.clients[which].address, header, &payload);
     }
 
-    /// Gives the devices a packet that a server may send.
+    /// Gives the devices one of the packets that a server sends.
     fn server(&mut self) {
         let (last, _, _, applied) = self.world.cursors();
         let which = self.rng.usize(..self.clients.len());
@@ -296,7 +299,7 @@ impl<W: Pair> Run<W> {
             ..Header::new(kind)
         };
         if kind == Kind::Applied && self.rng.bool() {
-            // APPLIED comes late, so that the devices have updates to show.
+            // Most orders are stated as applied only later, so that the devices have updates to show.
             header.order = applied;
         }
         if kind == Kind::Response {
@@ -363,7 +366,7 @@ impl<W: Pair> Run<W> {
         self.learn(&sent);
     }
 
-    /// Clients learn their session ids, and the seqs with which they should continue.
+    /// Clients learn from these packets their session ids, and the seqs with which they should continue.
     fn learn(&mut self, sent: &[Sent]) {
         for packet in sent {
             let Ok(parsed) = Packet::parse(&packet.bytes) else {
@@ -387,9 +390,9 @@ impl<W: Pair> Run<W> {
     }
 }
 
-/// Sends `packets` packets, in stories with a seed each; `step` sends one packet. The kernel must process a fair share
-/// of these packets by itself (`did`). Returns the number of READs that the kernel answered with HIT, and the number
-/// that it answered with MISS.
+/// Sends `packets` packets, in stories that have a seed each; `step` sends one packet. The kernel must process a fair
+/// share of these packets by itself (`did` tells how many). Returns the number of READs that the kernel answered with
+/// HIT, and the number that it answered with MISS.
 pub fn compared<R>(
     packets: u64,
     did: &str,

@@ -13,13 +13,13 @@ use crate::races::{Bench, Deed, address, client, hop, next, update, written};
 use crate::rig::{Passed, run};
 use crate::world::{SHARD, SHARD_TOKEN, settings, skipped};
 
-/// The epoch in which the device is no member.
+/// The epoch in which the device is not a member of the chain.
 const WITHOUT: u32 = 2;
 /// The order that the server has applied when the device joins: lower than the device's last order, and not 0.
 const APPLIED: u64 = 3;
 
-/// Returns the device's current question to the server. Returns `None` if the device asks nothing, or if its process is
-/// dead.
+/// Returns the question that the device now asks the server. Returns `None` if the device asks nothing, or if its
+/// process is dead.
 fn question(bench: &mut Bench) -> Option<Vec<u8>> {
     for _turn in 0..8 {
         bench.now.0 += 300 * MILLISECOND;
@@ -32,7 +32,7 @@ fn question(bench: &mut Bench) -> Option<Vec<u8>> {
     None
 }
 
-/// The server's reply that the device is no member: the device is to erase its log and join.
+/// Returns the server's reply that the device is not a member: the device must erase its log and join.
 fn no_member(asked: &[u8]) -> Vec<u8> {
     let asked = Packet::parse(asked).unwrap().header;
     let refused = packet::RecoverReply {
@@ -55,7 +55,7 @@ fn no_member(asked: &[u8]) -> Vec<u8> {
     written(refused.header(&stamp), b"it is no member")
 }
 
-/// The server's reply that the device is a member, after another device.
+/// Returns the server's reply that the device is a member, after another device.
 fn joined(asked: &[u8]) -> Vec<u8> {
     let packet = Packet::parse(asked).unwrap();
     let origin = read_path(packet.payload).unwrap()[0];
@@ -80,8 +80,8 @@ fn joined(asked: &[u8]) -> Vec<u8> {
     written(header, &reply.write())
 }
 
-/// Returns a device that was alone, has orders that are not applied, and was left out. The device's next process finds
-/// out that it was left out.
+/// Returns a device that was left out while it was alone and had orders that are not applied. Its next process finds
+/// out that the device was left out.
 fn left_out() -> Bench {
     let mut device = settings(1, next());
     device.flags |= Member::JOIN;
@@ -102,7 +102,7 @@ fn left_out() -> Bench {
     bench
 }
 
-/// The device is empty and waits, and acknowledges no update.
+/// Checks that the device is empty, waits, and acknowledges no update.
 fn assert_empty(bench: &Bench) {
     let device = bench.node.device().unwrap();
     assert_eq!(device.machine().ready_to_join(), Some(WITHOUT));
@@ -119,12 +119,12 @@ fn assert_empty(bench: &Bench) {
     assert_eq!(bench.last(), 0);
 }
 
-/// The device joins, and its pipeline takes the entries of the device before it.
+/// Lets the device join, and checks that its pipeline takes the entries of the device before it.
 fn joins(bench: &mut Bench) {
     let before = Peer::from(([10, 0, 0, 10], 51_000));
     let reply = question(bench).map(|asked| joined(&asked)).unwrap();
     bench.turn(&[(next(), reply)]);
-    // The first time, the server must learn that this log serves.
+    // The first time, the server must learn that a device with this log serves.
     if let Some(asked) =
         question(bench).filter(|_| !bench.node.device().unwrap().machine().is_serving())
     {
@@ -172,7 +172,7 @@ fn a_log_in_the_kernel_is_emptied_whoever_is_killed_meanwhile_and_the_device_joi
             bench.script.assert_done();
             assert!(!bench.node.lives());
             bench.node.restart(bench.now).unwrap();
-            // Until the log is empty, it has all its entries.
+            // As long as the log is not empty, it has all its entries.
             assert_eq!(bench.node.device().unwrap().log().last(), 7, "{call}");
         }
         let asked = question(&mut bench).unwrap();

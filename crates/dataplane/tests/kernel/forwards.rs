@@ -1,4 +1,4 @@
-//! A port that limits how many entries are forwarded in a turn: the remaining entries follow at once, and
+//! A port that limits the number of entries that are forwarded in a turn. The remaining entries follow at once, and
 //! acknowledgements do not wait for them.
 
 use std::collections::VecDeque;
@@ -20,11 +20,11 @@ const UPDATES: u64 = 40;
 const TOKEN: u64 = 2;
 /// Nanoseconds between two turns with work. All turns end before any packet is sent again.
 const TURN: u64 = 10_000;
-/// Far more turns than the test needs.
+/// Limit of the number of turns, far more than the test needs.
 const TURNS_MAX: usize = 2_000;
 
-/// Acts as the server and as one client. The client sends bursts of updates, and one more update when the first entries
-/// are forwarded.
+/// The port of the device. It acts as the server and as one client. The client sends bursts of updates, and one more
+/// update when the first entries are forwarded.
 struct Turns {
     now: u64,
     next: Peer,
@@ -149,7 +149,7 @@ impl Port for Turns {
             return Ok(Wake::Stop);
         }
         self.now = match until {
-            // Without work there is no call before this time.
+            // Without work, the device need not run before this time.
             Some(until) if !busy && self.inbox.is_empty() => until.0.max(self.now),
             _ => self.now + TURN,
         };
@@ -157,7 +157,7 @@ impl Port for Turns {
     }
 }
 
-/// Runs a device over this port until all entries are forwarded.
+/// Runs a device with such a port until all entries are forwarded.
 fn turns(updates: u64, burst: u64, linger: Nanos) -> Turns {
     let address = SocketAddr::from(([10, 0, 0, 7], 51_000));
     let mut memory = Memory(vec![0; PARAMETERS.image_bytes()]);
@@ -206,8 +206,8 @@ fn a_turn_sends_on_no_more_than_its_port_takes() {
     );
 }
 
-/// In each of many turns more updates arrive than a turn may forward. All updates are forwarded, and the log, which has
-/// room for the updates of six turns, never fills up.
+/// In each of many turns, more updates arrive than a turn may forward. All updates are forwarded, and the log, which
+/// has room for the updates of six turns, never fills up.
 #[test]
 fn what_waits_to_be_sent_on_does_not_grow() {
     let port = turns(600, 10, 0);

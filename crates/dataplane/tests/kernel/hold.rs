@@ -1,5 +1,5 @@
 //! The guard that `hold` returns (`docs/spec/pipeline.md` §2): the pipeline admits nothing until the guard is released.
-//! A session's state that the process sets without a hold does not change values that the pipeline counts.
+//! If the process sets the state of a session without a hold, the values that the pipeline counts stay unchanged.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering::SeqCst;
@@ -13,7 +13,7 @@ use pmnet_wire::packet::Stamp;
 use crate::races::{address, alone, client, fresh, hop, update};
 use crate::world::{IDENTITY, PARAMETERS, Scratch, Words, config, frame, skipped};
 
-/// Returns a pipeline that knows its chain and no session, and is held.
+/// Returns a pipeline that is held, and that knows its chain but no session.
 fn pipeline(scratch: &Scratch) -> Kernel {
     let (mut kernel, mut image) = Kernel::load(&config(address()), scratch.0.clone()).unwrap();
     pmnet_log::format(&mut image, &IDENTITY, &PARAMETERS).unwrap();
@@ -62,7 +62,7 @@ fn a_session_that_is_new_is_told_under_a_hold_of_its_own() {
     }
     let scratch = Scratch::new();
     let mut kernel = pipeline(&scratch);
-    // A refresh during another hold does not end that hold.
+    // A refresh of a session during another hold does not end that hold.
     kernel.refresh_session(1, Some(fresh())).unwrap();
     assert!(!kernel.admits());
     release(&mut kernel);
@@ -82,7 +82,7 @@ fn a_free_row_is_nobodys() {
     }
     let scratch = Scratch::new();
     let mut kernel = pipeline(&scratch);
-    // The preferred row of this session is also that of session 0.
+    // This session and session 0 have the same preferred row.
     let state = SessionState { id: 64, ..fresh() };
     kernel.hold().unwrap().set_session(64, Some(state)).unwrap();
     kernel.hold().unwrap().set_session(64, None).unwrap();
@@ -90,7 +90,7 @@ fn a_free_row_is_nobodys() {
     let mut out = [0; 4096];
     let frame = frame(client(), address(), &update(0, 1));
     assert_eq!(kernel.run(&frame, &mut out).unwrap().0, XDP_PASS);
-    // The maps are as `open` makes them: the status is that of a complete device.
+    // `open` marks the maps of a complete device in the same way.
     Words::of(&scratch.0).shard().stage.store(1, SeqCst);
     let name = scratch.0.folder().file_name().unwrap();
     let status = Status::read(&name.to_string_lossy()).unwrap();
@@ -114,8 +114,8 @@ fn what_the_pipeline_counts_is_not_refreshed() {
     };
     set(&mut kernel, fresh());
     assert_eq!(verdict(&mut kernel, 1), XDP_TX);
-    // The process has not followed yet, and passes on its older state. The session may continue to seq 2 and no
-    // further.
+    // The process has not followed yet, so it sets an older state. The session continues after seq 1 all the same, and
+    // up to seq 2, as the new state allows.
     let old = SessionState {
         until: 2,
         ..fresh()
@@ -124,7 +124,7 @@ fn what_the_pipeline_counts_is_not_refreshed() {
     assert_eq!(verdict(&mut kernel, 2), XDP_TX);
     assert_eq!(verdict(&mut kernel, 3), XDP_PASS);
     assert_eq!(kernel.last(), 2);
-    // If the state is set under a hold, the pipeline uses the whole state.
+    // If the process sets the state under a hold, the pipeline uses the whole state.
     let ahead = SessionState { last: 9, ..fresh() };
     set(&mut kernel, ahead);
     assert_eq!(verdict(&mut kernel, 3), XDP_TX, "a duplicate now");

@@ -1,8 +1,8 @@
 //! A shard with keys (`docs/spec/keys.md`): the packets of the tests without keys, sealed. Some packets are sealed with
 //! a wrong key, or were changed after they were sealed. Both devices must drop the same packets.
 //!
-//! The tests of `differential.rs`, `chain.rs` and `lease.rs` send packets without seals. [`Keys`] is between them and
-//! the two devices: it seals the packets of the tests, and verifies those of the devices.
+//! The tests of `differential.rs`, `chain.rs` and `lease.rs` send packets without seals. [`Keys`] stands between these
+//! tests and the two devices: it seals the packets of the tests, and verifies the packets of the devices.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -31,19 +31,19 @@ use crate::world::{
     recover_reply, server, settings, skipped,
 };
 
-/// The key with which the server and all other hops of the device begin.
+/// The key that the server and all other hops of the device use at first.
 const CLUSTER: ClusterKey = ClusterKey::new(*b"a key of cluster");
 const LIFE: Life = Life {
     shard: SHARD,
     token: SHARD_TOKEN,
 };
-/// The key under which the device sends during a rollover.
+/// The key with which the device sends during a rollover.
 const NEXT: ClusterKey = ClusterKey::new(*b"the key after it");
-/// One packet in this many is forged.
+/// Of this number of packets, one is forged.
 const FORGED: u8 = 20;
 
-/// Keys of a device with this many devices before and after it. `rollover`: the device sends under another key than the
-/// other hops, and accepts the key of the other hops.
+/// Returns the keys of a device that has these numbers of devices before and after it. With `rollover`, the device
+/// sends with another key than the other hops, and accepts the key of the other hops.
 pub fn keys(behind: (usize, usize), rollover: bool) -> DeviceKeys {
     DeviceKeys {
         cluster: ClusterKeys {
@@ -55,7 +55,7 @@ pub fn keys(behind: (usize, usize), rollover: bool) -> DeviceKeys {
     }
 }
 
-/// Ids of the previous and the next hop. 0 is the server; a head has no previous hop.
+/// Returns the ids of the previous and the next hop. 0 is the server; a head has no previous hop.
 fn beside((before, behind): (usize, usize)) -> (u32, u32) {
     let id = |at: usize| others().nth(at).expect("a short chain");
     (
@@ -64,9 +64,9 @@ fn beside((before, behind): (usize, usize)) -> (u32, u32) {
     )
 }
 
-/// Seals and verifies for the other parties of a chain.
+/// Seals and verifies packets in place of the other parties of a chain.
 pub struct Keys {
-    /// The key under which the device sends.
+    /// The key with which the device sends.
     own: ClusterKey,
     before: u32,
     next: u32,
@@ -80,7 +80,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// `address` is that of the devices.
+    /// Returns the keys of all parties around devices with this address.
     pub fn new(keys: &DeviceKeys, address: Peer, around: (usize, usize)) -> Keys {
         let (sender, next) = beside(around);
         Keys {
@@ -175,12 +175,12 @@ impl Keys {
         (CLUSTER.hop(life, header.epoch, sender), payload)
     }
 
-    /// Returns a packet with correct checksums that no holder of the key has sent.
+    /// Returns a packet with correct checksums that has not been sent by a holder of the key.
     fn forge(&mut self, key: &MacKey, header: &Header, mut payload: Vec<u8>) -> Vec<u8> {
         let rng = &mut self.rng;
         let right = key.seal(&header.for_payload(&payload), &payload);
         let wrong = match rng.u8(..10) {
-            // The tag is the token, which is no secret.
+            // The tag is the token, which is not secret.
             0 => *header,
             1 => Header {
                 tag: right.tag ^ 1 << rng.u8(..64),
@@ -230,7 +230,7 @@ impl Keys {
             assert!(self.own.asking(SHARD, DEVICE).verifies(&packet), "{header}");
             return sent;
         }
-        // A sender with the right key counts as the previous hop, whatever its address.
+        // A sender with the right key counts as the previous hop, at any address.
         let only_hops_say = !matches!(
             header.kind,
             Kind::OpenReply
@@ -332,7 +332,7 @@ fn in_a_chain_with_keys_the_kernel_does_what_user_space_does() {
 }
 
 /// Two CPUs append at the same time. An entry's tag is made before the lock is taken, for the order that is next at
-/// that moment. The CPU that gets the lock second has to make its tag again.
+/// that moment. The CPU that gets the lock second must make its tag again.
 #[test]
 fn whoever_comes_second_to_the_lock_seals_its_entry_for_the_order_that_it_gets() {
     if skipped() {
@@ -371,8 +371,8 @@ fn whoever_comes_second_to_the_lock_seals_its_entry_for_the_order_that_it_gets()
                     .collect();
                 barrier.wait();
                 let mut out = [0; 4096];
-                // A packet that finds the lock taken for too long is handed up, and no process in this test takes it
-                // in.
+                // If the lock is taken for too long, the packet goes to the process, and in this test there is no
+                // process that takes it.
                 for _pass in 0..1_000 {
                     for frame in &frames {
                         kernel.run(frame, &mut out).unwrap();
@@ -397,7 +397,7 @@ fn whoever_comes_second_to_the_lock_seals_its_entry_for_the_order_that_it_gets()
     }
 }
 
-/// Opens a session at the head of two devices.
+/// Opens a session at the head of a chain of two devices.
 fn open_in_chain(world: &mut World, client: Peer, token: u64) -> u64 {
     let open = Header {
         shard: SHARD,
@@ -435,7 +435,8 @@ fn front() -> FrontKey {
     front_of(Alone::TOKEN)
 }
 
-/// Returns the front of the session with this token. Half of the sessions are another front's.
+/// Returns the front of the session with this token. One half of the sessions belongs to one front, the other half to
+/// another.
 fn front_of(token: u64) -> FrontKey {
     let name: &[u8] = if token & 2 == Alone::TOKEN & 2 {
         b"web"
@@ -523,7 +524,7 @@ impl Alone {
         self.update_again()
     }
 
-    /// Sends the last update again, and returns its fate.
+    /// Sends the last update again, and returns what happened to it.
     fn update_again(&mut self) -> Passed {
         let header = Header {
             shard: SHARD,
@@ -563,7 +564,7 @@ fn with_the_same_keys_a_process_takes_the_pipeline_over_while_it_goes_on() {
         "before the server has answered"
     );
     alone.serve();
-    // The client sends again, so the process knows it again.
+    // The process does not know the client's address yet, so this update goes to the process.
     let passed = alone.update();
     assert!(matches!(passed, Passed::Up), "{passed:?}");
 }
@@ -592,8 +593,8 @@ fn other_keys_count_in_the_pipeline_as_soon_as_its_process_has_them() {
     }
 }
 
-/// A sender at the next hop's address without the hop's key would keep the device from looking for the hop's new
-/// address.
+/// If such packets counted, a sender at the next hop's address without the hop's key could keep the device from looking
+/// for the hop's new address.
 #[test]
 fn a_packet_that_the_next_hop_has_not_sealed_is_no_sign_of_it() {
     if skipped() {
@@ -615,7 +616,7 @@ fn a_packet_that_the_next_hop_has_not_sealed_is_no_sign_of_it() {
     assert!(alone.node.heard_next());
 }
 
-/// The keys of a session that is over are of no use, and maps outlive their process.
+/// The keys of a closed session have no use any more, and the maps outlive the process.
 #[test]
 fn the_keys_of_a_session_that_is_over_are_erased() {
     if skipped() {
@@ -669,7 +670,8 @@ fn the_keys_of_a_session_that_is_over_are_erased() {
     assert_eq!(known(), 0);
 }
 
-/// With other keys the process tells the maps which keys they have, so a later process with these keys continues.
+/// A process that changes to other keys writes into the maps which keys they have. So a later process with these keys
+/// can continue.
 #[test]
 fn a_process_with_the_keys_that_came_last_takes_the_pipeline_over_while_it_goes_on() {
     if skipped() {
@@ -687,7 +689,7 @@ fn a_process_with_the_keys_that_came_last_takes_the_pipeline_over_while_it_goes_
     }
 }
 
-/// If the process ended, the pipeline would use the old keys for ever.
+/// If the process ended instead, the pipeline would use the old keys for ever.
 #[test]
 fn a_process_with_other_keys_tries_again_if_it_cannot_hold_the_pipeline() {
     if skipped() {
@@ -698,7 +700,7 @@ fn a_process_with_other_keys_tries_again_if_it_cannot_hold_the_pipeline() {
     let words = Words::of(alone.node.pins());
     words.shard().taken.store(1, Ordering::SeqCst);
     let leaves = std::thread::spawn(move || {
-        // One try lasts three seconds.
+        // One try of the process lasts three seconds.
         std::thread::sleep(Duration::from_secs(4));
         words.shard().taken.store(0, Ordering::SeqCst);
     });
@@ -708,7 +710,7 @@ fn a_process_with_other_keys_tries_again_if_it_cannot_hold_the_pipeline() {
     assert!(matches!(alone.update(), Passed::Up));
 }
 
-/// A key that is refused from now on must not be valid until the server answers, however long that takes.
+/// A key that has just become invalid must not stay in use until the server answers, which may take long.
 #[test]
 fn with_other_keys_a_process_holds_the_pipeline_at_once() {
     if skipped() {

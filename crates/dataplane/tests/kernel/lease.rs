@@ -1,5 +1,6 @@
-//! Leases (`docs/spec/protocol.md` §14) in the pipeline: compared with the device in user space while they end and are
-//! renewed; with the real clock, at the end of a lease; and with a process that dies, is taken over, or uses no leases.
+//! Leases (`docs/spec/protocol.md` §14) in the pipeline. The tests compare a pipeline with the device in user space
+//! while leases end and are renewed. They check the end of a lease with the real clock, and a process that dies, is
+//! replaced, or uses no leases.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -42,8 +43,8 @@ impl<R> Leased<R> {
         }
     }
 
-    /// Sometimes the lease is renewed with an answer that took some time, or the clock moves to just before the lease's
-    /// end, or to its end.
+    /// Takes one step. Before it, the lease is sometimes renewed by an answer that took some time, or the clock moves
+    /// to the lease's end or to just before it.
     fn step(&mut self, world: fn(&mut R) -> &mut World, step: fn(&mut R)) {
         let world = world(&mut self.run);
         match self.rng.u8(..100) {
@@ -109,7 +110,7 @@ fn leased() -> DeviceConfig {
     }
 }
 
-/// Returns a head that has had no lease yet, with the real clock, and a session at this head.
+/// Returns a head with the real clock that has had no lease yet, and the id of a session at this head.
 fn head(copies: usize) -> (Bench, u64) {
     let mut bench = Bench::with(0, copies, boottime(), leased());
     let session = bench.open();
@@ -164,7 +165,7 @@ fn the_kernel_answers_until_the_deadline_by_its_own_clock_and_not_behind_it() {
     }
     let (mut bench, session) = head(1);
     let (mut seq, mut leases) = (0, 0);
-    // On a busy machine a whole lease can pass before the first question.
+    // On a busy machine a whole lease can pass before the first packet is sent.
     for _ in 0..30 {
         bench.node.renewed(boottime(), SHORT);
         let deadline = word(&bench);
@@ -232,7 +233,7 @@ fn a_pipeline_without_a_process_falls_silent_and_another_process_changes_that_on
     assert_eq!(bench.node.restart(bench.now), Ok(()));
     assert_eq!(word(&bench), deadline, "taken over");
     bench.serve();
-    // The client sends again, so the process knows it again.
+    // From this packet, the process learns the client's address again.
     bench.turn(&[(client(), read(session, KEY))]);
     assert_eq!(word(&bench), deadline, "the server has answered");
     assert_eq!(sends(&bench, client(), &update(session, seq)), None);
@@ -263,7 +264,7 @@ fn a_process_that_is_taken_over_before_its_lease_ends_leaves_a_pipeline_that_ans
     );
     bench.serve();
     assert_eq!(word(&bench), deadline);
-    // The new process may not answer before it has a lease of its own.
+    // The new process must not answer before it has a lease of its own.
     let machine = bench.node.device().unwrap().machine();
     assert!(machine.is_leased() && !machine.may_answer(bench.now));
 }

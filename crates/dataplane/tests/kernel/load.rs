@@ -1,4 +1,4 @@
-//! The pipeline loads, acknowledges updates by itself, and refuses maps of other versions.
+//! Loading: the pipeline acknowledges updates by itself, and maps of other versions are refused.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering::SeqCst;
@@ -7,7 +7,7 @@ use pmnet_wire::{Header, Kind, Packet, raw};
 
 use crate::world::{SHARD, World, skipped};
 
-/// An even token: the session is no mark.
+/// The token is even, because an odd token would open a mark.
 pub const TOKEN: u64 = 0xfeed_0000_0000_0002;
 
 /// Returns a header of a session that was opened with [`TOKEN`].
@@ -142,7 +142,7 @@ fn fields_of_another_version_in_maps_of_the_same_size_are_not_misread() {
     layout.store(0, SeqCst);
     last.store(7, SeqCst);
     refused();
-    // The process that made the maps died before it wrote the number.
+    // Here the process that made the maps died before it wrote the number.
     last.store(0, SeqCst);
     load().map(drop).expect("maps that nobody has used");
     assert_eq!(layout.load(SeqCst), ours);

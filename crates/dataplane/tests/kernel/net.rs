@@ -1,5 +1,5 @@
-//! A network between the devices of a chain, clients and the server. The network loses, repeats and reorders packets,
-//! and checks that every packet states the truth when it is sent.
+//! A network between the devices of a chain, clients and the server. The network loses, repeats and reorders packets.
+//! It checks that the claims in every packet are true at the moment of sending.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -40,7 +40,7 @@ pub struct Net {
     pub last: Vec<u64>,
     /// The order of each frame, and the frame of each order.
     pub identities: HashMap<u64, (u64, u64, u32, u8)>,
-    /// The packet that stated a frame's order, for messages.
+    /// The packet that stated the order of a frame; only for messages of failures.
     pub said: HashMap<u64, String>,
     pub orders: HashMap<(u64, u64), u64>,
     /// For each bypass, its session, and the highest order that had been acknowledged to any client when the bypass was
@@ -48,16 +48,16 @@ pub struct Net {
     pub barriers: HashMap<u64, (u64, u64)>,
     /// The network loses, repeats and reorders packets, and processes are killed.
     pub hostile: bool,
-    /// Number of calls until the process of each device is killed.
+    /// For each device, the number of calls until its process is killed.
     pub kill_in: Vec<Option<u32>>,
     pub acks: u64,
     pub by_kernel: u64,
-    /// The HITs and MISSes among these.
+    /// The number of HITs and MISSes among these.
     pub reads_by_kernel: u64,
 }
 
 impl Net {
-    /// Sends a packet. An acknowledgement must be true at this moment.
+    /// Sends a packet. Checks that an acknowledgement is true at this moment.
     pub fn emit(&mut self, from: Peer, to: Peer, bytes: Vec<u8>) {
         if let Ok(packet) = Packet::parse(&bytes) {
             let header = packet.header;
@@ -83,7 +83,7 @@ impl Net {
                         self.last
                     );
                     assert_eq!(usize::from(header.copies.raw()), self.copies, "{header}");
-                    // A device alone acknowledges before it sends the APPEND that names the order.
+                    // A device that is alone acknowledges an update before it sends the APPEND that names the order.
                     let order = self.orders.get(&(header.session, header.seq));
                     assert!(
                         self.copies == 1 || order.is_some_and(|&order| order <= header.order),
@@ -110,7 +110,7 @@ impl Net {
         self.flying.push(Wire { from, to, bytes });
     }
 
-    /// Returns the next packet. If an address is given, only a packet to this address.
+    /// Returns the next packet; if an address is given, the next packet to this address.
     pub fn take(&mut self, to: Option<Peer>) -> Option<Wire> {
         let fits = |wire: &Wire| to.is_none_or(|to| wire.to == to);
         let mut all = (0..self.flying.len()).filter(|&at| fits(&self.flying[at]));
@@ -123,7 +123,7 @@ impl Net {
         let at = all.take(skip).last().unwrap_or(first);
         let wire = self.flying.remove(at);
         if self.hostile && self.rng.u8(..40) == 0 {
-            // The packet arrives once more, much later.
+            // The packet will arrive once more, much later.
             let (from, to, bytes) = (wire.from, wire.to, wire.bytes.clone());
             self.flying.push(Wire { from, to, bytes });
         }
@@ -138,7 +138,7 @@ pub type SharedNet = Arc<Mutex<Net>>;
 
 /// A frame arrives at the interface of a device.
 pub fn arrive(net: &SharedNet, kernel: &Part, place: usize, wire: &Wire) {
-    // The frames of one caller run one after the other. `Cpus` runs several at a time.
+    // The frames of one caller run one after the other; `Cpus` runs frames of several callers at the same time.
     let passed = run(kernel, wire.from, wire.to, &wire.bytes);
     let last = kernel.lock().unwrap().last();
     let mut net = net.lock().unwrap();
@@ -156,7 +156,7 @@ pub fn arrive(net: &SharedNet, kernel: &Part, place: usize, wire: &Wire) {
     }
 }
 
-/// Event before a call of the process: other CPUs run frames, or the process is killed.
+/// Returns the hook that is run before each call of the process: other CPUs run frames, or the process is killed.
 pub fn hook(net: &SharedNet, place: usize) -> Hook {
     let net = net.clone();
     Arc::new(move |kernel: &Part, _call| {

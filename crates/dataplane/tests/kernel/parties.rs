@@ -1,4 +1,4 @@
-//! The server after a chain, and clients with their sessions, as far as devices can see them.
+//! The server after a chain, and clients with their sessions: only the parts that devices can see.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -101,7 +101,7 @@ impl ServerSide {
                 };
                 Some((ask, Vec::new()))
             }
-            // The answer to a late packet of an earlier epoch.
+            // These are answers to late packets of an earlier epoch.
             Kind::Bypass | Kind::StaleEpoch => None,
             Kind::Append | Kind::Ping => Some((self.header(Kind::Applied), Vec::new())),
             other => panic!("{other:?} to the server"),
@@ -114,7 +114,7 @@ pub struct Session {
     pub address: Peer,
     pub token: u64,
     pub id: Option<u64>,
-    /// Highest seqs that were sent, and acknowledged.
+    /// Highest seq that was sent, and highest seq that was acknowledged.
     pub sent: u64,
     pub acked: u64,
     /// The session has sent its END, with seq `sent`.
@@ -131,7 +131,7 @@ pub fn payload(token: u64, seq: u64) -> Vec<u8> {
     (0..len).map(|_| rng.u8(..)).collect()
 }
 
-/// Number of hashes that the keys of updates have.
+/// Number of different hashes that the keys of updates have.
 pub const KEYS: u64 = 5;
 
 /// Returns the hash of an update's key; 0: unknown.
@@ -143,8 +143,8 @@ pub fn key(token: u64, seq: u64) -> u64 {
     }
 }
 
-/// A READ, with two numbers of updates that were acknowledged earlier and that the reader must see: updates of its key,
-/// and updates of unknown keys.
+/// A READ, and the updates that its reader must see, because they were acknowledged earlier: the number of updates of
+/// its key, and the number of updates of unknown keys.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
     pub key: u64,
@@ -158,7 +158,7 @@ pub struct Reads {
     /// Acknowledged updates by key, as session and seq.
     acked: BTreeMap<u64, Vec<(u64, u64)>>,
     asked: Vec<Asked>,
-    /// READ, order, and for a HIT the checksum of the value that was shown.
+    /// Each answer: the READ, the order, and for a HIT the checksum of the value that was shown.
     answers: Vec<(Asked, u64, Option<u32>)>,
 }
 
@@ -187,7 +187,7 @@ impl Reads {
         self.answers.push((self.asked[at], header.order, shown));
     }
 
-    /// Checks that each reader saw all that was acknowledged before its READ, and was shown the value of the stated
+    /// Checks that each reader saw all updates that were acknowledged before its READ, and got the value of the stated
     /// order. Returns the numbers of HITs and of MISSes.
     pub fn check(
         &self,

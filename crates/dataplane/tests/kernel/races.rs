@@ -1,4 +1,4 @@
-//! Races between process and pipeline, one by one: the test decides which event happens at which moment.
+//! Races between process and pipeline, one at a time: each test decides which event happens at which moment.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -162,7 +162,7 @@ impl Bench {
         bench
     }
 
-    /// Acts as the server that answers RECOVER, until the device serves.
+    /// Answers RECOVER, as the server does, until the device serves.
     pub fn serve(&mut self) {
         for _turn in 0..8 {
             for (_, bytes) in self.turn(&[]) {
@@ -215,7 +215,7 @@ impl Bench {
         }
     }
 
-    /// Returns a session at a head, whose OPEN is confirmed.
+    /// Opens a session at a head, and confirms the OPEN. Returns the id of the session.
     pub fn open(&mut self) -> u64 {
         let header = Header {
             shard: SHARD,
@@ -225,7 +225,7 @@ impl Bench {
         self.receive(client(), &written(header, &TOKEN.to_be_bytes()));
         if self.copies > 1 {
             self.receive(next(), &durable(1, 1));
-            // The pipeline learns the path to the next hop from a packet that it takes in itself.
+            // The pipeline learns the path to the next hop from a packet that it processes itself.
             self.receive(next(), &durable(1, 1));
         }
         1
@@ -246,8 +246,8 @@ fn orders(sent: &[(Peer, Vec<u8>)]) -> Vec<u64> {
         .collect()
 }
 
-/// Returns a device that is about to receive an APPLIED. The orders in it will be released by a superblock, before any
-/// entry states them.
+/// Returns a device that is about to receive an APPLIED. A superblock will release the orders in this APPLIED before
+/// any entry states them.
 fn bench_before_release() -> Bench {
     let mut bench = Bench::new(0, 1);
     let session = bench.open();
@@ -317,7 +317,7 @@ fn a_repeated_confirmation_does_not_move_the_next_hop() {
     assert_eq!(goes_to(client(), &update(session, 3), 3), Some(OTHER));
 }
 
-/// Regression: no process could take over a log whose superblock stated more than the pipeline knew.
+/// Regression: no process could take over a log if its superblock stated a higher order than the pipeline knew.
 #[test]
 fn a_process_that_dies_behind_a_superblock_is_taken_over() {
     if skipped() {
@@ -331,8 +331,8 @@ fn a_process_that_dies_behind_a_superblock_is_taken_over() {
     assert_eq!(bench.node.restart(bench.now), Ok(()));
 }
 
-/// Regression: a process that left service did not follow once more after its hold. Updates that were acknowledged in
-/// between were lost when the process served again.
+/// Regression: a process that left service did not follow the log once more after its hold. Updates that were
+/// acknowledged just before the hold were lost when the process served again.
 #[test]
 fn an_update_just_before_a_device_leaves_service_is_kept() {
     if skipped() {
@@ -363,7 +363,7 @@ fn with_lock_taken(node: &Node) -> Words {
     words
 }
 
-/// Releases the lock a moment later. Just before the release, this thread sets the flag.
+/// Starts a thread that releases the lock a moment later. Just before the release, the thread sets the flag.
 fn leave_soon(words: Words) -> (Arc<AtomicBool>, std::thread::JoinHandle<()>) {
     let left = Arc::new(AtomicBool::new(false));
     let says = Arc::clone(&left);
@@ -402,7 +402,8 @@ fn an_update_that_cannot_wait_for_the_lock_is_handed_up_and_the_process_waits() 
     assert_eq!(bench.last(), 3);
 }
 
-/// So an append in progress becomes visible, and any later append sees that the process sleeps.
+/// The request for a wake-up waits for the lock. So an append in progress becomes visible, and any later append sees
+/// that the process sleeps.
 #[test]
 fn who_asks_to_be_woken_waits_until_whoever_is_inside_has_left() {
     if skipped() {
@@ -436,7 +437,8 @@ fn a_process_does_not_wait_for_the_lock_for_ever() {
     assert_eq!(bench.last(), 1, "and nothing was admitted");
 }
 
-/// Returns the head of a chain of two. The next device has all entries, and is about to come back with fewer.
+/// Returns the head of a chain of two devices. The next device has all entries, and is about to restart with fewer
+/// entries.
 fn bench_come_back() -> Bench {
     let mut bench = Bench::new(0, 2);
     let session = bench.open();
@@ -484,7 +486,7 @@ fn what_a_device_lost_is_sent_again_also_while_the_pipeline_works() {
         return;
     }
     let mut bench = bench_come_back();
-    // Another entry is appended before the process has told the pipeline of the new incarnation.
+    // Another entry is appended before the pipeline learns of the new incarnation from the process.
     bench
         .script
         .before("hold", Deed::Run(client(), update(1, 11)));
@@ -494,7 +496,7 @@ fn what_a_device_lost_is_sent_again_also_while_the_pipeline_works() {
     sends_again(&mut bench);
 }
 
-/// Regression: a late DURABLE of the earlier incarnation confirmed the link, even without a fast path.
+/// Regression: a late DURABLE of the earlier incarnation confirmed entries of the new link, even without a fast path.
 #[test]
 fn what_a_device_lost_is_not_taken_for_held_by_a_late_word_from_before() {
     if skipped() {
@@ -505,8 +507,8 @@ fn what_a_device_lost_is_not_taken_for_held_by_a_late_word_from_before() {
     sends_again(&mut bench);
 }
 
-/// Regression: the pipeline did not check the fragment numbers of entries, and the process stopped when it followed
-/// such an entry.
+/// Regression: the pipeline did not check the fragment numbers of entries, and the process stopped when it followed an
+/// entry with wrong numbers.
 #[test]
 fn an_entry_whose_fragments_do_not_fit_is_not_taken() {
     if skipped() {

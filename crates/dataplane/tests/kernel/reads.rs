@@ -1,5 +1,5 @@
-//! READs in the pipeline, beside a process that takes in packets that close keys: the test decides which event happens
-//! at which moment (`docs/spec/reads.md` §9).
+//! READs in the pipeline, while the process gets packets that close keys. The test decides which event happens at which
+//! moment (`docs/spec/reads.md` §9).
 
 use pmnet_proto::Peer;
 use pmnet_wire::packet::write_hashes;
@@ -11,7 +11,7 @@ use crate::rig::{Passed, run};
 use crate::world::{SHARD, skipped};
 
 const KEY: u64 = 1 << 40;
-/// Hashes of other keys. At least one of them is in another bucket than [`KEY`], whatever the secret is.
+/// Hashes of other keys. With any secret, at least one of them is in another bucket than [`KEY`].
 const OTHERS: std::ops::Range<u64> = 2..64;
 
 /// Answer of the pipeline to a READ.
@@ -55,7 +55,7 @@ fn bypass(session: u64, seq: u64, id: u64, key: u64) -> Vec<u8> {
     written(header, b"changes something")
 }
 
-/// Returns the server's answer to a bypass that was executed when this order was applied.
+/// Returns the server's answer to a bypass, which was executed when `applied` was the last applied order.
 fn answered(session: u64, id: u64, applied: u64) -> Vec<u8> {
     let header = Header {
         session,
@@ -109,7 +109,7 @@ impl Head {
         }
     }
 
-    /// The pipeline acknowledges an update. Returns the order of the update.
+    /// Sends an update, which the pipeline must acknowledge. Returns the order of the update.
     fn update(&self, seq: u64, key: u64, payload: &[u8]) -> u64 {
         let bytes = updated(self.session, seq, key, payload);
         let passed = self.give(client(), &bytes);
@@ -213,7 +213,7 @@ fn what_is_applied_is_shown_until_it_is_overwritten() {
         (12..20).contains(&shown),
         "{shown} frames fit into the ring"
     );
-    // A write without an order hides older writes.
+    // A bypass, which has no order, hides older writes of its key.
     let newest = head.bench.last();
     let deeds = [(client(), bypass(head.session, 39, 1, other))];
     head.bench.turn(&deeds);
@@ -328,7 +328,7 @@ fn a_process_that_dies_with_a_bypass_on_its_way_leaves_its_key_closed() {
         assert_eq!(head.bench.node.restart(head.bench.now), Ok(()));
         assert_eq!(head.read(&[KEY]), Up, "the server has not answered yet");
         head.bench.serve();
-        // The client sends to the new process.
+        // The client sends to the new process, which learns the client's address from this packet.
         let asks = asked(session, &[KEY]);
         head.bench.turn(&[(client(), asks)]);
         let last = head.bench.last();

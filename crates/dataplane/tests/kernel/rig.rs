@@ -23,7 +23,7 @@ use crate::world::{SHARD, Scratch, config, frame};
 
 /// The kernel's part of a device, shared by the process and the test.
 pub type Part = Arc<Mutex<Kernel>>;
-/// Event just before a call of the process to its fast path, by the call's name.
+/// Called just before each call of the process to its fast path, with the name of the call.
 pub type Hook = Arc<dyn Fn(&Part, &'static str) + Send + Sync>;
 
 /// The panic by which a hook kills the process.
@@ -34,7 +34,7 @@ pub fn kill() -> ! {
     resume_unwind(Box::new(Killed))
 }
 
-/// Fate of a frame in the pipeline.
+/// What the pipeline did with a frame.
 #[derive(Debug)]
 pub enum Passed {
     /// The pipeline sent this datagram to this receiver.
@@ -169,7 +169,7 @@ pub struct Node {
     hook: Hook,
     process: Option<Process>,
     starts: u64,
-    /// The process that takes the device over lets it begin with an empty log.
+    /// The next process that takes over lets the device begin with an empty log.
     pub anew: bool,
     scratch: Scratch,
 }
@@ -220,13 +220,13 @@ impl Node {
         &self.scratch.0
     }
 
-    /// Lets a new process take over. The error states why the process cannot.
+    /// Lets a new process take over. The error states why it cannot.
     pub fn restart(&mut self, now: Time) -> Result<(), String> {
         self.process = None;
         let (pins, starts) = (self.scratch.0.clone(), self.starts);
         self.starts += 1;
         let at = (now, starts);
-        // The process may be killed at once, as any process.
+        // This process too may be killed while it starts.
         let started =
             survives(|| start(&pins, self.address, &self.config, &self.hook, at, self.anew));
         if let Some(started) = started {
@@ -237,7 +237,7 @@ impl Node {
         Ok(())
     }
 
-    /// The cluster has changed its keys.
+    /// Gives the process the new keys of the cluster.
     pub fn rekey(&mut self, now: Time, keys: ClusterKeys) -> Result<(), DeviceError> {
         let process = self.process.as_mut().expect("it lives");
         process.device.rekey(now, keys)

@@ -1,5 +1,5 @@
 //! Several devices at one interface: each gets its packets from the dispatcher, and processes them as a device in user
-//! space does. A packet for no device passes unchanged.
+//! space does. A packet that is for none of the devices passes unchanged.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -34,7 +34,7 @@ fn dispatcher<'a>(worlds: impl Iterator<Item = &'a mut World>) -> Arc<Mutex<Disp
     front
 }
 
-/// Returns a run at the port with this number. The seed decides between IPv4 and IPv6.
+/// Returns a run at the port with this number. The seed determines whether it uses IPv4 or IPv6.
 fn run(seed: u64, number: u16) -> Run<World> {
     Run::new(seed, |address, settings| {
         World::new(SocketAddr::new(address.ip(), PORT + number), settings)
@@ -97,7 +97,7 @@ fn what_is_nobodys_passes_as_it_came() {
         for port in [0, PORT - 1, PORT + 2, u16::MAX] {
             passes(&frame(client, SocketAddr::new(device.ip(), port), &update));
         }
-        // Every length of a frame that the kernel can run, sent to a device's port.
+        // Frames to a device's port, cut to every length that the kernel can run.
         let whole = frame(client, at(1), b"");
         for length in 14..whole.len() {
             passes(&whole[..length]);

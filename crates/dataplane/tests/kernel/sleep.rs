@@ -1,6 +1,6 @@
-//! No process stays asleep after an append (`docs/spec/pipeline.md` §3, wake-ups), at whatever moment the pipeline
-//! reads the word by which a process states that it sleeps. `crates/dataplane/tests/asleep.rs` tries all of these
-//! moments in a model.
+//! No process stays asleep after an append (`docs/spec/pipeline.md` §3, "Wake-ups"). This holds for every moment at
+//! which the pipeline may read the word with which a process states that it sleeps. `crates/dataplane/tests/asleep.rs`
+//! tries all of these moments in a model.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,8 +16,8 @@ use crate::races::{Bench, Deed, address, alone, client, fresh, hop, update};
 use crate::rig::{Passed, run};
 use crate::world::{Scratch, config, frame, skipped};
 
-/// Time after which the other thread is taken to hang. The CPU of an emulator on a busy machine may stand still for
-/// some seconds.
+/// If the other thread takes longer than this, the test assumes that it hangs. The CPU of an emulator on a busy machine
+/// may stand still for some seconds.
 const OTHER_SIDE_MAX: Duration = Duration::from_secs(60);
 
 /// Returns a device that has followed one update and is about to sleep.
@@ -27,7 +27,7 @@ fn bench_about_to_sleep() -> (Bench, u64) {
     let passed = run(&bench.node.kernel, client(), address(), &update(session, 1));
     assert!(matches!(passed, Passed::Out(..)), "{passed:?}");
     bench.turn(&[]);
-    // After a turn in which the process followed something, it runs once more by itself.
+    // After a turn in which the process followed an entry, it runs once more by itself.
     assert!(bench.node.rest(bench.now).is_some());
     bench.turn(&[]);
     (bench, session)
@@ -41,7 +41,7 @@ fn a_duplicate_beside_a_process_that_goes_to_sleep_does_not_take_its_word() {
         return;
     }
     let (mut bench, session) = bench_about_to_sleep();
-    // The moment is after the process's request, and before it looks.
+    // At this moment the process has made its request, and has not looked yet.
     bench
         .script
         .before("look", Deed::Run(client(), update(session, 1)));
@@ -85,7 +85,7 @@ fn an_update_beside_a_process_that_goes_to_sleep_is_seen_and_the_next_one_wakes_
     assert!(readable(fd));
 }
 
-/// The process sees an append or is woken, with real concurrency.
+/// With real concurrency, the process sees an append or is woken.
 #[test]
 fn nobody_sleeps_over_what_was_appended() {
     if skipped() {
@@ -95,8 +95,8 @@ fn nobody_sleeps_over_what_was_appended() {
     let scratch = Scratch::new();
     let (mut kernel, _image) = Kernel::load(&config(address()), scratch.0.clone()).unwrap();
     let (chain, state) = (alone(), fresh());
-    // The number of the round. Once a round the other thread runs the frame of seq 2, and then sets `done` to this
-    // number.
+    // The number of the round. Once in each round, the other thread runs the frame of seq 2, and then sets `done` to
+    // this number.
     let round = Arc::new(AtomicU64::new(0));
     let done = Arc::new(AtomicU64::new(0));
     let other = {
@@ -168,7 +168,7 @@ fn nobody_sleeps_over_what_was_appended() {
         }
         let woken = readable(fd);
         met += u64::from(seen);
-        // Stays near the moment at which the other side appends.
+        // Keeps the delay near the moment at which the other side appends.
         typical = if seen {
             typical.saturating_sub(20).max(200)
         } else {

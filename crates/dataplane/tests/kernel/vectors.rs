@@ -10,12 +10,12 @@ use pmnet_wire::{Header, Kind, Packet};
 use crate::load::{TOKEN, addresses, open};
 use crate::world::{SHARD, World, frame, skipped};
 
-/// Longer than the largest frame of a test run. (Such a frame fills a page, except the part that the kernel uses.)
+/// Longer than the largest frame of a test run. (The largest frame fills a page, except the part that the kernel uses.)
 const OUT_BYTES: usize = 4096;
 /// Bytes of an Ethernet header: a test run accepts no shorter frame.
 const ETHERNET_BYTES: usize = 14;
 
-/// Names and packets of the vectors; the file has one field on a line.
+/// Returns the names and packets of the vectors. The file has one field in each line.
 fn vectors() -> Vec<(String, Vec<u8>)> {
     let text = include_str!("../../../../vectors/wire.json");
     let field = |line: &str, name: &str| {
@@ -66,7 +66,7 @@ fn update(session: u64, seq: u64, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Returns a world with one session that the kernel serves, and its client.
+/// Returns worlds, each with the client and the id of a session that the kernel serves.
 fn worlds() -> Vec<(World, SocketAddr, u64)> {
     addresses()
         .into_iter()
@@ -78,7 +78,7 @@ fn worlds() -> Vec<(World, SocketAddr, u64)> {
         .collect()
 }
 
-/// Checks that the pipeline takes the frame from which the test makes all other frames.
+/// Checks that the pipeline takes this frame, from which the test makes all other frames.
 fn is_taken(world: &World, frame: &[u8]) {
     let before = world.kernel.last();
     assert_eq!(verdict(world, frame), (XDP_TX, false));
@@ -118,7 +118,7 @@ fn every_packet_of_the_vectors_in_a_session_that_is_served() {
                 tag: TOKEN,
                 ..parsed.header
             };
-            // The kernel takes an update only if it has no other fields than a client sets.
+            // The kernel takes an update only if all fields that a client does not set are 0.
             let update = next
                 == Header {
                     shard: SHARD,
@@ -182,7 +182,7 @@ fn changed(frame: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Frames of an update of a served session, each with one difference.
+/// Returns frames that each differ in one point from the frame of an update that the pipeline takes.
 fn nearly(whole: &[u8], ipv6: bool) -> Vec<(&'static str, Vec<u8>)> {
     let vlan = [0x81, 0, 0, 5];
     let mut all = vec![
@@ -195,7 +195,7 @@ fn nearly(whole: &[u8], ipv6: bool) -> Vec<(&'static str, Vec<u8>)> {
         ("ARP", changed(whole, 12, &[8, 6])),
     ];
     if ipv6 {
-        // Next header, length in units of 8 bytes after the first 8, padding.
+        // The next header, the length after the first 8 bytes in units of 8 bytes, and padding.
         let options = |next| [next, 0, 1, 4, 0, 0, 0, 0];
         for (name, number) in [
             ("hop-by-hop options", 0),
@@ -285,7 +285,7 @@ fn frames_of_every_size() {
                 &frame(client, world.address, &foreign),
             );
         }
-        // The payload is longer than a fragment, under an otherwise correct header.
+        // The payload is longer than a fragment, and the header is otherwise correct.
         let mut large = update(session, 1, &[7; 1344]);
         large.extend([7; 1_000]);
         passes(
@@ -293,8 +293,9 @@ fn frames_of_every_size() {
             "a jumbo update",
             &frame(client, world.address, &large),
         );
-        // A program that does not ask for several buffers gets no frame that is larger than one buffer: the kernel
-        // refuses to run it with a larger frame, and to attach it to an interface where larger frames may arrive.
+        // A program that has not declared support for frames of several buffers gets only frames that fit into one
+        // buffer. The kernel refuses to run the program with a larger frame, and to attach it to an interface where
+        // larger frames may arrive.
         let jumbo = frame(client, world.address, &[7; 9_000]);
         let mut out = vec![0; 2 * jumbo.len()];
         let run = world

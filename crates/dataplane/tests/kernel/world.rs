@@ -29,7 +29,7 @@ pub const PARAMETERS: Parameters = Parameters::ring(64, 16_384);
 pub const DEVICE: u32 = 7;
 /// Hardware address of a switch.
 const SWITCH_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
-/// A small number, so that keys share buckets.
+/// Number of buckets: small, so that keys share buckets.
 const BUCKETS: u32 = 8;
 pub const IDENTITY: Identity = Identity {
     log_uuid: 0x0123_4567_89ab_cdef_0011_2233_4455_6677,
@@ -142,7 +142,7 @@ impl FastPath for Shared {
     }
 }
 
-/// Locks the mutex for each call only, so the test may run frames in between.
+/// Locks the mutex only during each call, so the test can run frames between the calls.
 struct SharedHold<'a>(&'a Shared);
 
 impl Hold for SharedHold<'_> {
@@ -172,7 +172,7 @@ impl Hold for SharedHold<'_> {
     }
 }
 
-/// Pins of a test, removed at its end.
+/// Pins of a test, which are removed at the end of the test.
 pub struct Scratch(pub Pins);
 
 impl Scratch {
@@ -207,16 +207,16 @@ pub struct World {
     pub reference: DeviceNode<Memory>,
     pub device: DeviceNode<MapMedia>,
     pub kernel: Shared,
-    /// The dispatcher at the interface, if there are several devices: it gets all frames.
+    /// The dispatcher at the interface, which gets all frames; only if there are several devices.
     pub front: Option<Arc<Mutex<Dispatcher>>>,
     pub address: SocketAddr,
     /// In a switch, the switch's own address, to which the neighbouring hops send.
     pub own: Option<SocketAddr>,
-    /// Packets that the kernel answered by itself.
+    /// Number of packets that the kernel answered by itself.
     pub answered: u64,
-    /// The READs among these: number of READs with HIT, and number of READs with MISS.
+    /// The READs among these: the number that got a HIT, and the number that got a MISS.
     pub reads: (u64, u64),
-    /// Both devices agreed so far, but now release space at different times. From then on their released space is not
+    /// The two devices have begun to release space at different times. From then on their released space is not
     /// compared.
     pub diverged: bool,
     /// Numbers of devices before and after these two in their chain.
@@ -225,11 +225,11 @@ pub struct World {
     scratch: Scratch,
     /// Keys of the other parties, if the shard has keys.
     keys: Option<Keys>,
-    /// Packets that the pipeline had dropped for want of the right seal, counted when it last dropped such a packet.
+    /// Number of packets with a wrong seal that the pipeline had dropped when this number was last compared.
     forged: u64,
 }
 
-/// Ids of the other devices, head first.
+/// Returns the ids of the other devices, head first.
 pub fn others() -> Range<u32> {
     101..110
 }
@@ -271,12 +271,12 @@ pub fn settings(id: u32, next: Peer) -> DeviceConfig {
 }
 
 impl World {
-    /// Both devices serve epoch 1, each alone in its chain.
+    /// Returns two devices that serve epoch 1, each alone in its chain.
     pub fn new(address: SocketAddr, device: impl Fn(&mut DeviceConfig)) -> World {
         World::in_chain(address, (0, 0), device)
     }
 
-    /// Both devices serve epoch 1, with this many devices before and after them.
+    /// Returns two devices that serve epoch 1, each with these numbers of devices before and after it.
     pub fn in_chain(
         address: SocketAddr,
         around: (usize, usize),
@@ -333,7 +333,7 @@ impl World {
             words: Words::of(&scratch.0),
             scratch,
         };
-        // The maps are as `open` makes them: the status is that of a complete device.
+        // `open` marks the maps of a complete device in the same way.
         world.words.shard().stage.store(1, Ordering::SeqCst);
         world.settle();
         assert!(world.device.machine().is_serving());
@@ -362,8 +362,9 @@ impl World {
 
     /// Gives a datagram to both devices. Both devices must send the same packets, which are returned.
     pub fn receive(&mut self, from: Peer, datagram: &[u8]) -> Vec<Sent> {
-        // ENDs of idle sessions may wait for room. In one device the ENDs would be in the burst of this packet, and in
-        // the other device not. An acknowledgement counts the entries of its burst.
+        // ENDs of idle sessions may be waiting for room. One device would append them in the burst of this packet, the
+        // other device would not. The acknowledgements would then differ, because an acknowledgement counts the entries
+        // of its burst.
         let before = if self.reference.machine().own_entries() > 0 {
             self.finish()
         } else {
@@ -375,13 +376,13 @@ impl World {
             Some(keys) => keys.seal(datagram),
             None => datagram.to_vec(),
         };
-        // A packet that a client sends to the switch itself is for the process.
+        // A packet that a client sends to the switch itself goes to the process.
         let to_switch = is_hop || datagram.len() % 8 == 3;
         let to = self.own.filter(|_| to_switch).unwrap_or(self.address);
         let frame = frame(from, to, datagram);
         let mut out = [0; 2048];
         let mut kernel = self.kernel.0.lock().unwrap();
-        // The kernel reads the real clock. The deadlines in its maps are in the time of this world.
+        // The kernel reads the real clock, but the deadlines in its maps are in the time of this world.
         let word = &self.words.shard().answers_until;
         let told = word.load(Ordering::SeqCst);
         let lives = self.now.0 < told;
@@ -436,8 +437,8 @@ impl World {
         self.reference.receive(self.now, from, datagram).unwrap();
         let answer = self.compare_answer(answer, released);
         if heard {
-            // User space notices that the client was heard only when it looks for idle sessions. A PING makes both
-            // devices notice the client now.
+            // When the pipeline has answered a client, user space notices the client only when it looks for idle
+            // sessions. A PING makes both devices notice the client now.
             self.ping(from, datagram);
         }
         [before, answer].concat()
@@ -460,7 +461,7 @@ impl World {
         self.compare(Vec::new());
     }
 
-    /// Both devices get a lease that was requested at this moment.
+    /// Gives both devices a lease that was requested at this moment.
     pub fn renew(&mut self, sent_at: Time, length: u64) {
         self.device.renewed(1, sent_at, length);
         self.reference.renewed(1, sent_at, length);
@@ -469,8 +470,7 @@ impl World {
         assert_eq!(Some(Time(told)), deadline, "the kernel's word");
     }
 
-    /// Without a lease, kernel and user space withhold the same number of answers. Returns the number of withheld
-    /// answers.
+    /// Checks that without a lease, kernel and user space withhold the same number of answers. Returns this number.
     pub fn compare_silence(&self) -> u64 {
         let name = self.scratch.0.folder().file_name().unwrap();
         let status = Status::read(&name.to_string_lossy()).unwrap();
@@ -485,7 +485,7 @@ impl World {
         by_kernel
     }
 
-    /// From now on no packet is forged.
+    /// Stops the forging of packets.
     pub fn nobody_forges(&mut self) {
         self.keys.as_mut().expect("it has keys").honest = true;
     }
@@ -506,7 +506,7 @@ impl World {
         counted.expect("it is counted").1
     }
 
-    /// Both devices have dropped the same packets because their seal was wrong. Returns the number of packets that the
+    /// Checks that both devices have dropped the same number of packets for a wrong seal. Returns the number that the
     /// kernel dropped; `None`: there are no keys.
     pub fn compare_forged(&self) -> Option<u64> {
         self.keys.as_ref()?;
@@ -536,9 +536,9 @@ impl World {
         self.compare_answer(answer, None)
     }
 
-    /// `released`: the order that was released when the kernel answered by itself. The end of the burst may release
-    /// more. User space counts the additional release in this acknowledgement; the kernel counts it in its next
-    /// acknowledgement.
+    /// Compares the answers of both devices. `released` is the order that was released when the kernel answered by
+    /// itself. The end of the burst may release more: user space counts that in this acknowledgement, the kernel in its
+    /// next acknowledgement.
     fn compare_answer(&mut self, mut answer: Vec<Sent>, released: Option<u64>) -> Vec<Sent> {
         self.device.finish(self.now).unwrap();
         self.reference.finish(self.now).unwrap();
@@ -564,7 +564,8 @@ impl World {
         answer.extend(opened(sent(&mut self.device), &mut self.keys));
         let mut expected = opened(sent(&mut self.reference), &mut self.keys);
         if self.device.log().tail().released < self.reference.log().tail().released {
-            // The reference has released space that the device releases one burst later. The reason is given below.
+            // The reference has released space that the device releases one burst later. A comment in this function
+            // gives the reason.
             answer.iter_mut().for_each(without_room);
             expected.iter_mut().for_each(without_room);
         }
@@ -588,8 +589,8 @@ impl World {
             self.reference.machine().cursors()
         );
         let (ours, theirs) = (self.device.log().tail(), self.reference.log().tail());
-        // This device may follow an entry before it looks for space to release. Then the entry already is a witness, so
-        // the device finds less to release. The device releases the space one burst later, and from then on the two
+        // This device may follow an entry before it looks for space to release. Then this entry is a witness already,
+        // so the device finds less space to release. It releases the space one burst later, and from then on the two
         // devices differ.
         self.diverged |= ours.released < theirs.released;
         let ours = Tail {
@@ -599,19 +600,19 @@ impl World {
         assert_eq!(ours, theirs, "the ends of the logs");
         let kernel = self.kernel.0.lock().unwrap().tail();
         let kernel = Tail {
-            // Maps begin with zeros.
+            // In new maps, the numbers are 0.
             laps: kernel.laps.map(|lap| lap.max(1)),
             ..kernel
         };
-        // While a hop's last report is that the store is short of space, the process admits the packets, and the
-        // pipeline learns of them at the end.
+        // While the last report of a hop says that the store is short of space, the process admits the packets itself,
+        // and tells the pipeline at the end.
         if self.device.machine().admits() {
             assert_eq!(kernel, self.device.log().tail());
         }
         expected
     }
 
-    /// Entries, and frames that are not reclaimed, are equal byte for byte.
+    /// Checks that entries, and frames that are not reclaimed, are equal byte for byte.
     pub fn compare_logs(&self) {
         let blocks = 2 * pmnet_log::BLOCK_BYTES;
         let at = PARAMETERS.image_bytes() - usize::try_from(PARAMETERS.frame_bytes).unwrap();
@@ -623,8 +624,8 @@ impl World {
             let all = image[blocks..at].chunks(pmnet_log::ENTRY_BYTES);
             all.map(<[u8]>::to_vec).collect()
         };
-        // With keys, the last device's process seals an entry of the pipeline when it sends it. An entry's checksum
-        // covers the tag.
+        // With keys, the process of the last device seals an entry of the pipeline only when it sends the entry. The
+        // tag, which an entry's checksum covers, is 0 until then.
         let sealed_later = self.keys.is_some() && self.around.1 == 0;
         let compared = pmnet_log::ENTRY_BYTES - if sealed_later { 4 } else { 0 };
         for (slot, (ours, theirs)) in entries(ours).iter().zip(entries(theirs)).enumerate() {
@@ -684,7 +685,7 @@ fn says_room(datagram: &[u8]) -> bool {
     matches!(kind_of(datagram), Some(Kind::Ack | Kind::Durable))
 }
 
-/// Turns a HIT of an applied update into a MISS. A HIT has no version, so the version of such a MISS is removed.
+/// Turns a HIT with an applied update into a MISS. A HIT has no version, so the version of a MISS is removed too.
 pub fn without_kept(sent: &mut Sent, applied: u64) {
     let bytes = std::mem::take(&mut sent.bytes);
     let header = Packet::parse(&bytes).map(|packet| packet.header);
@@ -809,7 +810,7 @@ pub fn frame(from: SocketAddr, to: SocketAddr, datagram: &[u8]) -> Vec<u8> {
     out.extend(udp_len.to_be_bytes());
     out.extend([0, 0]);
     out.extend(datagram);
-    // Some frames have no checksum, which no stack accepts: the pipeline must not send them on.
+    // Some frames have no checksum. No stack accepts them over IPv6, so the pipeline must not forward them.
     if from.is_ipv6() && datagram.len() % 16 != 1 {
         let sum = udp6_checksum(&out);
         out[60..62].copy_from_slice(&sum.to_be_bytes());
@@ -817,7 +818,7 @@ pub fn frame(from: SocketAddr, to: SocketAddr, datagram: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Returns the UDP checksum over IPv6 for a frame without one. For a frame with a correct checksum it returns 0.
+/// Returns the UDP checksum over IPv6 for a frame that has 0 there. For a frame with a correct checksum it returns 0.
 fn udp6_checksum(frame: &[u8]) -> u16 {
     let mut pseudo = frame[22..54].to_vec();
     pseudo.extend([0, 0, frame[18], frame[19], 0, 0, 0, 17]);
@@ -839,8 +840,8 @@ fn assert_delivered(after: &[u8], before: &[u8], own: SocketAddr) {
     assert_eq!(internet_checksum(&after[14..34]), 0, "IPv4 checksum");
 }
 
-/// Returns the datagram in a frame that the kernel sends; checks every byte around it. `speaks`: the sender's address
-/// for a datagram.
+/// Returns the datagram in a frame that the kernel sends; checks every byte around it. `speaks` gives the sender's
+/// address of a datagram.
 fn answered(frame: &[u8], device: SocketAddr, speaks: impl Fn(&[u8]) -> SocketAddr) -> Sent {
     assert_eq!(frame[..12], [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1], "turned");
     let udp = match device {

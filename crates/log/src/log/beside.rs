@@ -1,5 +1,5 @@
-//! A log to whose image a fast path, the pipeline in the kernel, appends as well: following the fast path, and taking
-//! over from a dead owner.
+//! A log whose image the log's owner shares with a fast path that also appends to it, such as the pipeline in the
+//! kernel. The owner follows the fast path's entries. A new owner can take over the log after the death of its owner.
 
 use super::{Log, raw_slot};
 use crate::entry::{Entry, HEADER_LEN_MAX, aligned};
@@ -10,8 +10,8 @@ use crate::media::Media;
 use crate::scan::{self, Expected};
 use crate::superblock;
 
-/// State at the end of a log, for the fast path that appends to the same image beside the owner: the pipeline in the
-/// kernel (`docs/spec/ordered-log.md` §10).
+/// State at the end of a log, which the owner and a fast path such as the pipeline in the kernel exchange
+/// (`docs/spec/ordered-log.md` §10).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tail {
     /// Highest order.
@@ -88,10 +88,10 @@ impl<M: Media> Log<M> {
         }
     }
 
-    /// Opens the log in an image that was neither closed nor torn: its owner died, but the memory stayed. Nothing is
-    /// repaired, and the incarnation stays. `tail` is the state of the log's end that the fast path kept. A superblock
-    /// may have freed space without the fast path's knowledge before the owner died. In this case the superblock
-    /// counts, and the freed space may be overwritten.
+    /// Opens the log in an image whose owner has died without closing the log, while the memory of the image stayed
+    /// intact. Nothing is repaired, and the incarnation stays. `tail`: state of the log's end, as the fast path has
+    /// kept it. Before its death the owner may have freed space by a superblock that the fast path does not know. Then
+    /// the superblock counts, and the freed space may be overwritten.
     ///
     /// # Errors
     /// [`LogError`]: the superblocks cannot be read, the log is not the expected one, or tail and image contradict each
@@ -116,7 +116,7 @@ impl<M: Media> Log<M> {
         let given_back = log.superblock.applied;
         log.applied = tail.applied.max(given_back);
         let (stated, released) = (tail.stated.max(given_back), tail.released.max(given_back));
-        // Each entry is checked again, beginning with the oldest kept entry.
+        // `follow` checks each entry again, beginning with the oldest kept entry.
         (log.last, log.durable, log.reported) = (released, released, released);
         log.released = released;
         log.stated = 0;

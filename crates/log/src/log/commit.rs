@@ -1,4 +1,5 @@
-//! Makes a log durable and frees its space: persists and their witnesses, superblocks, the clean shutdown.
+//! Makes a log durable and frees its space, by persists, superblocks and the clean shutdown. A *witness* is a durable
+//! entry or superblock that states how far the log is reclaimed.
 
 use super::{Flight, Log, raw_slot};
 use crate::entry::{ChecksumKey, Entry, lines};
@@ -8,13 +9,13 @@ use crate::layout::to_u64;
 use crate::media::{Media, MediaError};
 use crate::superblock::Superblock;
 
-/// A superblock is written for reclaimed space when this space is 1/4 of a ring and no entry has stated the reclaim in
-/// the meantime.
+/// If reclaimed space is at least 1/4 of a ring, and entries have not yet released it, a superblock is written to
+/// release it.
 const RELEASE_FRACTION: u64 = 4;
 
 impl<M: Media> Log<M> {
-    /// Reclaims the orders up to `upto`. The call is cumulative: a lower value than before has no effect, and a value
-    /// beyond `durable()` counts as `durable()`. The reclaim becomes durable with a later persist.
+    /// Reclaims the orders up to `upto`. A lower `upto` than before has no effect, and an `upto` above `durable()`
+    /// counts as `durable()`. The reclaim becomes durable with a later persist.
     pub fn reclaim(&mut self, upto: u64) {
         self.applied = self.applied.max(upto.min(self.durable));
         if self.applied == self.released || self.release_wanted {
@@ -32,16 +33,16 @@ impl<M: Media> Log<M> {
             || bytes >= parameters.frame_bytes / RELEASE_FRACTION;
     }
 
-    /// Returns whether the next persist writes a superblock that frees space. If it does, the fast path must not append
-    /// from the start of that persist until the fast path knows the persist's result.
+    /// Returns whether the next persist writes a superblock that frees space. If so, the fast path must not append from
+    /// the start of this persist until it has been told the result.
     #[must_use]
     pub fn gives_back(&self) -> bool {
         self.release_wanted && self.applied > self.released
     }
 
     /// Starts one persist that makes everything appended so far durable. Returns false if a persist is in flight, or if
-    /// there is nothing to do. Call it once per turn, even if nothing could be appended: in a full log this call makes
-    /// reclaimed space usable again.
+    /// there is nothing to do. The owner must call this once per turn, even if nothing could be appended, because in a
+    /// full log only this call makes reclaimed space usable again.
     ///
     /// # Errors
     /// [`LogError::Media`]. The log must not be used any more: scan it again.
@@ -119,14 +120,14 @@ impl<M: Media> Log<M> {
         self.commit_superblock(|superblock| superblock.epoch = epoch)
     }
 
-    /// Returns the last incarnation that was about to serve ([`Log::mark_served`]); 0 if none was.
+    /// Returns the last incarnation that was marked to serve ([`Log::mark_served`]); 0: none was.
     #[must_use]
     pub fn served(&self) -> u32 {
         self.superblock.served
     }
 
-    /// Notes durably, in both superblocks, that the device is about to serve in its current incarnation. An older image
-    /// keeps a lower mark, however often the older image is started.
+    /// Notes durably, in both superblocks, that the device is about to serve in its current incarnation. An older copy
+    /// of the image keeps its lower mark, even if it is started more often.
     ///
     /// # Errors
     /// [`LogError::Media`].
@@ -139,8 +140,8 @@ impl<M: Media> Log<M> {
 
     /// Discards every entry, durable or not, and continues after `order`: `last()`, `durable()` and `applied()` are
     /// `order`. The call is used if the server has applied more than the log holds, and for a device that joins a
-    /// chain. The call is one atomic step, durable when it returns: the era in every checksum changes, so no earlier
-    /// entry can be taken for a valid one.
+    /// chain. The reset is one atomic step, and is durable when the call returns. Because the era in every checksum
+    /// changes, no earlier entry counts as valid.
     ///
     /// # Errors
     /// [`LogError::Exhausted`], [`LogError::Media`].
@@ -163,7 +164,8 @@ impl<M: Media> Log<M> {
         Ok(())
     }
 
-    /// Shuts the log down cleanly: makes everything appended durable, and states it exactly in the superblocks.
+    /// Shuts the log down cleanly: makes all appended entries durable, and writes the exact cursors into the
+    /// superblocks.
     ///
     /// # Errors
     /// [`LogError::Media`]; the log is in the state of a crash.
@@ -205,8 +207,8 @@ impl<M: Media> Log<M> {
             for applied in flight.witnesses.into_iter().flatten() {
                 self.witnessed(applied);
             }
-            // The superblock that was written to release space is the only witness of the release, so the other copy is
-            // written too.
+            // If the superblock that was written to release space is the only witness, the space is not released yet.
+            // So the next persist writes the other copy of the superblock.
             self.release_wanted |= flight.witnesses[2].is_some() && self.released < self.stated;
             assert!(
                 self.released <= self.stated
@@ -219,8 +221,8 @@ impl<M: Media> Log<M> {
         Ok(())
     }
 
-    /// Counts one more durable witness: an entry, or a superblock copy that was not the last witness. Space that two
-    /// witnesses state is released (`docs/spec/ordered-log.md` §8).
+    /// Notes one more durable witness, an entry or a superblock copy, which states `applied`. Space that two witnesses
+    /// state is released (`docs/spec/ordered-log.md` §8).
     pub(super) fn witnessed(&mut self, applied: u64) {
         let second = applied.min(self.stated);
         self.release(second);
@@ -237,7 +239,7 @@ impl<M: Media> Log<M> {
             for order in first..=upto {
                 let parameters = &self.superblock.parameters;
                 let slot = parameters.slot(order);
-                // The slot is not used again before its order is released.
+                // The slot still holds this entry, because a slot is not used again before its order is released.
                 let entry = Entry::decode(&raw_slot(&self.media, parameters, slot));
                 buffers.release(entry.frame_offset());
             }

@@ -9,8 +9,8 @@ use crate::frames::Frames;
 use crate::media::Media;
 
 impl<M: Media> Log<M> {
-    /// Sets the number of packet buffers that are never live, because the component that moves packets needs them to
-    /// receive into and to send from.
+    /// Sets the number of packet buffers that are never live. The component that moves packets needs these buffers to
+    /// receive into, and to send from.
     ///
     /// # Panics
     /// The log's frame space is a ring.
@@ -27,7 +27,7 @@ impl<M: Media> Log<M> {
         self.buffers_mut().lend()
     }
 
-    /// Returns the bytes of a lent buffer at `frame` of the frame space.
+    /// Returns the bytes of the range `frame` of the frame space, which is inside a lent buffer.
     ///
     /// # Panics
     /// If `frame` is not inside the frame space.
@@ -44,8 +44,8 @@ impl<M: Media> Log<M> {
         start..start + entry.frame_bytes()
     }
 
-    /// Returns whether fewer buffers are free for copies than should be. A borrower that does not need all its lent
-    /// buffers should give some back.
+    /// Returns whether fewer buffers are free than should be kept for copies. A borrower that does not need all its
+    /// lent buffers should give some back.
     #[must_use]
     pub fn wants_buffers(&self) -> bool {
         match &self.frames {
@@ -91,7 +91,7 @@ impl<M: Media> Log<M> {
         }
     }
 
-    /// Takes a buffer that the store in the same region lends to the log (`docs/spec/packet-store.md` §11).
+    /// Takes over a buffer that the store in the same region lends to the log (`docs/spec/packet-store.md` §11).
     ///
     /// # Panics
     /// If the store does not have it, or the log is a ring.
@@ -131,7 +131,7 @@ impl<M: Media> Log<M> {
         }
     }
 
-    /// Returns the medium, for an owner that lends it to a log and to a store in turn.
+    /// Returns the medium, for an owner that lets a log and a store use it in turn.
     pub fn medium_mut(&mut self) -> &mut M {
         &mut self.media
     }

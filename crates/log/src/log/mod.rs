@@ -1,9 +1,9 @@
 //! The running log: append, persist, reclaim (`docs/spec/ordered-log.md` §7–§9).
 //!
-//! Cursors: `released ≤ stated ≤ applied ≤ durable ≤ last`. `stated` is the highest `applied` that is itself durable,
-//! in an entry or in a superblock; `released` is the highest `applied` that two of these witnesses state. Only slots
-//! and frames up to `released` are used again. By this rule recovery can distinguish reclaimed orders from lost orders,
-//! even if one of the witnesses is damaged later.
+//! Cursors: `released ≤ stated ≤ applied ≤ durable ≤ last`. An entry or a superblock states the `applied` of the time
+//! when it was written, and is a *witness* once it is durable. `stated` is the highest `applied` that a witness states;
+//! `released` is the highest `applied` that two witnesses state. Only slots and frames of orders up to `released` are
+//! used again. So recovery can distinguish reclaimed orders from lost orders, even if one witness is damaged later.
 
 mod beside;
 mod commit;
@@ -24,8 +24,8 @@ use crate::superblock::Superblock;
 /// The free space of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// Number of further entries that the log can take. With packet buffers, some of these entries may have to be
-    /// received in place: if no buffer is free for copies, `frame_bytes` is 0.
+    /// Number of further entries that the log can take. With packet buffers, `frame_bytes` may be 0 because no buffer
+    /// is free for copies. Then only packets in lent buffers can be appended.
     pub entries: u64,
     /// Longest frame that is guaranteed to fit, in bytes.
     pub frame_bytes: u64,
@@ -46,7 +46,8 @@ impl Room {
 struct Flight {
     /// All orders up to this order are durable when the persist completes.
     upto: u64,
-    /// `applied` as stated by the last two entries and the superblock of this persist, if it has them.
+    /// The `applied` that is stated in the entry before the last, in the last entry, and in the superblock of this
+    /// persist, if the persist has them.
     witnesses: [Option<u64>; 3],
 }
 
@@ -74,7 +75,7 @@ pub struct Log<M> {
 }
 
 impl<M: Media> Log<M> {
-    /// Returns a log whose superblock and entries repair has just made durable.
+    /// Returns an open log. Its superblock and its entries are already durable.
     pub(crate) fn recovered(media: M, superblock: Superblock, frames: Frames) -> Log<M> {
         let Superblock {
             applied, durable, ..
@@ -193,7 +194,8 @@ impl<M: Media> Log<M> {
         }
     }
 
-    /// Returns the share of the fuller ring that holds orders which are not reclaimed, in percent.
+    /// Returns the percentage of the log that is in use by orders that are not reclaimed: the higher value of metadata
+    /// ring and frame space.
     #[must_use]
     pub fn occupancy(&self) -> u8 {
         let parameters = self.parameters();
@@ -291,14 +293,14 @@ impl<M: Media> Log<M> {
         }
     }
 
-    /// Notes that the next order's frame begins at `offset`; the newest frame ended at `before`.
+    /// Notes the place of the next order's frame: it begins at `offset`, and the frame before it ended at `before`.
     fn note_lap(&mut self, before: usize, offset: usize) {
         if offset < before {
             self.laps = [self.last + 1, self.laps[0]];
         }
     }
 
-    /// Notes that an append needs reclaimed space, and returns the error.
+    /// Notes that an append needs space that is reclaimed but not released, and returns the error.
     fn full(&mut self, full: Full) -> Full {
         self.release_wanted |= self.applied > self.released;
         full
@@ -358,9 +360,9 @@ impl<M: Media> Log<M> {
         Some(self.range_of(&self.entry(order)?))
     }
 
-    /// Returns the frame of an order at or below `applied()` if it was not overwritten. The frame space must be a ring,
-    /// the entry must have been appended since this log was opened, and no fast path may be appending, because this log
-    /// sees its appends only later.
+    /// Returns the frame of an order at or below `applied()` if it was not overwritten. Three conditions must hold. The
+    /// frame space is a ring. The entry was appended since this log was opened. No fast path appends, because this log
+    /// would learn of its appends too late.
     #[must_use]
     pub fn kept_frame(&self, order: u64) -> Option<&[u8]> {
         let Frames::Ring(ring) = &self.frames else {
@@ -420,13 +422,13 @@ impl<M: Media> Log<M> {
         entry
     }
 
-    /// Returns the offset of the oldest frame above `floor`.
+    /// Returns the offset of the frame of order `floor + 1`.
     fn oldest_frame(&self, floor: u64) -> Option<usize> {
         (floor < self.last).then(|| self.entry_at(floor + 1).frame_offset())
     }
 
-    /// Returns the offset of the oldest frame as an estimate, and may be called at any moment. `None`: the fast path,
-    /// which may be ahead of this log, has used that slot again.
+    /// Returns the offset of the frame of order `floor + 1`, even while a fast path appends. `None`: there is no such
+    /// order, or the fast path has already used its slot again.
     fn oldest_frame_seen(&self, floor: u64) -> Option<usize> {
         let parameters = self.parameters();
         let slot = parameters.slot(floor + 1);

@@ -1,4 +1,4 @@
-//! The image (two heads, two cursors, slots), its creation, and the checks when it is read.
+//! The image of a queue (two heads, two cursors, slots), its creation, and the checks when it is read.
 
 use std::ops::Range;
 
@@ -13,8 +13,8 @@ pub const SLOTS_MAX: u32 = 1 << 15;
 pub const SLOT_BYTES_MIN: u32 = 128;
 /// Largest slot, in bytes.
 pub const SLOT_BYTES_MAX: u32 = 1 << 16;
-/// Limit of message numbers. A higher number is refused, because it could not be increased further. No queue ever
-/// receives this number of messages.
+/// Highest message number. A cursor with a higher number is refused as damaged, because no queue ever receives so many
+/// messages.
 pub const NUMBER_MAX: u64 = 1 << 51;
 
 const MAGIC: [u8; 8] = *b"PMNETSLT";
@@ -27,7 +27,7 @@ const HEADS: [usize; 2] = [0, 2048];
 /// Offsets of the cursors. Each cursor has a line of its own, so that a store changes only the cursor.
 const CURSORS: [usize; 2] = [64, 2048 + 64];
 const SLOTS_AT: usize = 4096;
-/// Number of bits in a cursor that check the other bits.
+/// Number of bits in a cursor that are a checksum of its other bits.
 const CHECK_BITS: u32 = 12;
 
 /// Size of a queue, fixed when it is made.
@@ -232,7 +232,7 @@ pub(super) fn read(image: &[u8]) -> Result<Head, SlotsError> {
         [Copy::Valid(one), Copy::Valid(other)] if one != other => {
             return Err(SlotsError::Damaged("the two heads contradict each other"));
         }
-        // The heads are written once, before anything is received.
+        // The heads are equal, because they are written only once, before any message is received.
         [Copy::Valid(raw), _] | [_, Copy::Valid(raw)] => decode(&raw)?,
         [Copy::Zero, Copy::Zero] if is_zero(image) => return Err(SlotsError::Blank),
         [Copy::Zero, other] if rest_is_zero(image) && !matches!(other, Copy::Broken) => {
@@ -266,8 +266,8 @@ fn rest_is_zero(image: &[u8]) -> bool {
     is_zero(between) && is_zero(&image[CURSORS[1] + 8..])
 }
 
-/// Returns a cursor as it is stored: one word, so that it is old or new but never torn. The low bits of the word check
-/// the other bits.
+/// Returns a cursor as it is stored: one word, so that a crash leaves the old or the new cursor, but never a mixture.
+/// The low bits of the word are a checksum of the other bits.
 fn seal(log_uuid: u128, number: u64) -> u64 {
     let crc = crc32c::crc32c_append(
         crc32c::crc32c(&log_uuid.to_le_bytes()),
@@ -276,8 +276,9 @@ fn seal(log_uuid: u128, number: u64) -> u64 {
     number << CHECK_BITS | u64::from(crc >> (u32::BITS - CHECK_BITS))
 }
 
-/// Returns the highest cursor in an image. One persist writes both cursors. So the highest cursor is safe: either its
-/// persist was complete, or no action that depends on it had begun.
+/// Returns the highest cursor in an image. One persist writes both cursors. If the persist of the highest cursor was
+/// interrupted, its messages are nevertheless entered, because the persist begins only after that. So the highest
+/// cursor is right in every case.
 pub(super) fn cursor(image: &[u8], head: &Head) -> Result<u64, SlotsError> {
     let uuid = head.identity.log_uuid;
     let one = |at: usize| {

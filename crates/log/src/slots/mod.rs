@@ -6,14 +6,15 @@
 //! | head | cursor | zero    | head | cursor | zero      | slots                |
 //! +------+--------+---------+------+--------+-----------+----------------------+
 //! ```
-//! Slots are a ring, and are posted in this order: message number `n`, from 0, is received into slot `n mod slots`. A
-//! slot has no header. The cursor is the number of the oldest message that is not *entered*: messages below it are
-//! durable in the ordered log, or have no effect. A slot is posted again when the durable cursor is past it.
+//! The slots are a ring, and are posted in the order of the ring: message number `n`, from 0, is received into slot `n
+//! mod slots`. A slot has no header. The cursor is the number of the oldest message that is not *entered*: messages
+//! below it are durable in the ordered log, or have no effect. A slot is posted again when the durable cursor is past
+//! it.
 //!
-//! Purpose: to deliver messages in the order of their slots, and to find acknowledged messages again after a crash.
-//! Invariants: `kept ≤ processed ≤ posted ≤ kept + slots`; a message is delivered only after all earlier slots are
-//! complete; the scan stores nothing. This module has no IO, no clock and no packets. The caller decides whether a slot
-//! holds a message.
+//! Purpose: this module delivers messages in the order of their slots, and finds acknowledged messages again after a
+//! crash. Invariants: `kept ≤ processed ≤ posted ≤ kept + slots`; a message is delivered only after all earlier slots
+//! are complete; the scan stores nothing. This module has no IO, no clock and no packets. The caller decides whether a
+//! slot holds a message.
 
 mod image;
 mod queue;

@@ -1,4 +1,5 @@
-//! The ring of a running queue: its slots are posted, completed, delivered, and kept.
+//! The ring of slots of a running queue. Each slot is posted, completed by the NIC, delivered to the device, and posted
+//! again when the cursor on the medium has passed it.
 
 use std::ops::Range;
 
@@ -20,18 +21,18 @@ pub struct Posting {
 pub enum Outcome {
     /// A message of N bytes is in the slot.
     Message(u32),
-    /// The receive failed: the slot holds no message, whatever its bytes are.
+    /// The receive failed. The slot holds no message, even if its bytes look like one.
     Error,
 }
 
-/// The oldest slot that was not delivered.
+/// The oldest slot that was not delivered yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Oldest<'a> {
     /// The slot holds a message.
     Message {
         /// Number of the message.
         number: u64,
-        /// Number of its connection, as given to [`SlotQueue::complete`].
+        /// Number of the connection on which the message came, as given to [`SlotQueue::complete`].
         from: u32,
         /// Bytes of the message.
         bytes: &'a [u8],
@@ -70,7 +71,7 @@ pub struct SlotQueue<M> {
     media: M,
     identity: Identity,
     parameters: SlotParameters,
-    /// State of each slot; valid from `processed` to `posted`.
+    /// State of each slot. Only the states of slots from `processed` to `posted` count.
     states: Vec<State>,
     /// The cursor that is durable on the medium.
     kept: u64,
@@ -100,9 +101,9 @@ impl<M: Media> SlotQueue<M> {
         }
     }
 
-    /// Returns the next slot to post, which counts as posted from now on. `None`: no slot is free, because only slots
-    /// whose messages are durably entered may be posted again. The caller posts slots in this order, all of them to one
-    /// shared receive queue.
+    /// Returns the next slot to post, which counts as posted from now on. `None`: no slot is free. A slot is free again
+    /// when the durable cursor has passed its message. The caller posts slots in this order, all of them to one shared
+    /// receive queue.
     pub fn post(&mut self) -> Option<Posting> {
         let number = self.posted;
         if number == self.kept + u64::from(self.parameters.slots) || number > NUMBER_MAX {
@@ -116,8 +117,8 @@ impl<M: Media> SlotQueue<M> {
         })
     }
 
-    /// Notes that the NIC has completed a slot. Completions come in any order. `from`: the number of the connection;
-    /// each connection has a new number.
+    /// Notes that the NIC has completed a slot. Completions may come in any order. `from`: number of the connection; no
+    /// two connections have the same number.
     ///
     /// # Errors
     /// [`Odd`].
@@ -140,7 +141,8 @@ impl<M: Media> SlotQueue<M> {
         Ok(())
     }
 
-    /// Returns the oldest slot that was not delivered, if it is complete. No message after an open slot is returned.
+    /// Returns the oldest slot that was not delivered, if it is complete. While the oldest slot is open, no later
+    /// message is returned.
     #[must_use]
     pub fn oldest(&self) -> Option<Oldest<'_>> {
         let number = self.processed;
@@ -179,8 +181,8 @@ impl<M: Media> SlotQueue<M> {
         (number < self.posted).then(|| self.states[self.parameters.slot(number)])
     }
 
-    /// Returns the number of the oldest slot if it is open and a later slot is complete: a client is in the middle of a
-    /// message. If this state lasts, the client must be disconnected.
+    /// Returns the number of the oldest slot, if this slot is open and a later slot is complete. Then a client has sent
+    /// only a part of a message. If this lasts, the caller must disconnect the client.
     #[must_use]
     pub fn blocked(&self) -> Option<u64> {
         let open = self.state(self.processed) == Some(State::Open);
@@ -196,8 +198,8 @@ impl<M: Media> SlotQueue<M> {
             .find(|&number| self.sender(number).is_some())
     }
 
-    /// Returns whether this connection cannot have the oldest slot. The connection has completed a message in a later
-    /// slot, and a connection takes a slot only when its earlier message is complete.
+    /// Returns whether this connection certainly does not have the oldest slot: it has completed a message in a later
+    /// slot, and a connection takes a slot only when its previous message is complete.
     #[must_use]
     pub fn is_cleared(&self, connection: u32) -> bool {
         self.later().any(|from| from == connection)
@@ -221,8 +223,8 @@ impl<M: Media> SlotQueue<M> {
         }
     }
 
-    /// Begins to store that each message below `entered` is durable in the log, or has no effect. Returns false if this
-    /// is already stored, or if another such store is in flight.
+    /// Begins to write the cursor `entered` to the medium: each message below it is durable in the log, or has no
+    /// effect. Returns false if the medium already has this cursor, or if another cursor is being written.
     ///
     /// # Errors
     /// [`SlotsError::Media`]: nothing more may be posted.
@@ -243,8 +245,8 @@ impl<M: Media> SlotQueue<M> {
         Ok(true)
     }
 
-    /// Returns whether no store is in flight; with `wait` it blocks until then. The slots below the cursor may then be
-    /// posted again.
+    /// Returns whether no cursor is being written. With `wait` the call blocks until the write is complete. Afterwards
+    /// the slots below the cursor may be posted again.
     ///
     /// # Errors
     /// [`SlotsError::Media`]: nothing more may be posted.

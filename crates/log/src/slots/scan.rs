@@ -8,7 +8,7 @@ use crate::media::{Media, persist_now};
 use crate::slots::image::{self, Head, SlotParameters, SlotsError, store_cursor};
 use crate::slots::queue::SlotQueue;
 
-/// The slots of an image that was read; none of them is posted.
+/// The slots of an image that was read. No slot is posted.
 #[derive(Debug)]
 pub struct SlotScan<M> {
     media: M,
@@ -64,16 +64,17 @@ impl<M: Media> SlotScan<M> {
         self.cursor
     }
 
-    /// Returns all slots, each once, in the order in which they received the messages that are not entered. Some slots
-    /// were posted again, and hold a message of an earlier lap, or parts of a message.
+    /// Returns all slots, each once, beginning with the slot of the cursor. This is the order in which the messages
+    /// that are not entered were received. A slot may also hold a message of an earlier lap, or only parts of a
+    /// message.
     pub fn slots(&self) -> impl Iterator<Item = &[u8]> {
         let slots = u64::from(self.parameters.slots);
         (self.cursor..self.cursor + slots)
             .map(|number| self.media.part(self.parameters.place(number)))
     }
 
-    /// Starts the queue. All messages that count must be durable in the log, so that no slot is needed any more. The
-    /// cursor moves durably past all slots, which can then be posted.
+    /// Starts the queue. The caller has made all messages that count durable in the log, so the contents of the slots
+    /// are no longer needed. The cursor on the medium moves past all slots, and then all slots can be posted.
     ///
     /// # Errors
     /// [`SlotsError::Media`], or [`SlotsError::Damaged`] if the cursor is at its end; the slots are unchanged.

@@ -8,7 +8,7 @@ use crate::medium::{Event, Recorder, State, Tape};
 use crate::promise::{Content, Made, Promise};
 use crate::support::{EXPECTED, IDENTITY, Random};
 
-/// The smallest possible logs, which soon use their space again.
+/// The smallest possible logs. They soon use their space again.
 pub const LOGS: [Parameters; 2] = [
     Parameters::ring(ENTRIES, 4096),
     Parameters::buffers(ENTRIES, 16 * 2048, 2048),
@@ -28,33 +28,34 @@ pub enum Op {
     Fragments(u16, usize),
     /// Begin a persist.
     Start,
-    /// Poll the persist, which never completes without waiting.
+    /// Poll the persist. On this medium a persist never completes without waiting.
     Poll,
     /// Wait for the persist.
     Wait,
     /// `Start`, then `Wait`.
     Persist,
-    /// Reclaim all durable orders except the last this many.
+    /// Reclaim all durable orders except this number of the last ones.
     ReclaimBut(u64),
     /// Raise the epoch by this number.
     Epoch(u32),
-    /// Set a lower epoch, then the current epoch. Neither step has an effect.
+    /// Set a lower epoch, then the current epoch. Both steps must have no effect.
     StaleEpoch,
     /// Discard all entries, and continue this many orders after the last order (negative: before it).
     Reset(i64),
     /// Clean shutdown.
     Close,
-    /// The process dies. All of its stores stay visible; with a seed, only some of them, which the seed chooses.
+    /// The process dies. All its stores stay visible. With a seed, only some of them stay visible, which the seed
+    /// chooses.
     Kill(Option<u64>),
-    /// Power is lost. Each line that was not settled has its old content, or one of its possible contents, which this
-    /// seed chooses.
+    /// Power is lost. Each line that was not settled has its oldest possible content. With a seed, it has one of its
+    /// possible contents, which the seed chooses.
     Power(Option<u64>),
 }
 
 /// A log on a recorder, and the current promise.
 #[derive(Debug)]
 pub struct Driver {
-    /// State of the medium when the tape was empty.
+    /// State of the medium at the beginning of the tape.
     pub initial: State,
     parameters: Parameters,
     tape: Tape,
@@ -73,7 +74,7 @@ pub struct Recording {
 }
 
 impl Driver {
-    /// Returns a driver over a medium in this state; `promise` holds already.
+    /// Returns a driver over a medium in this state. `promise`: the promise that the log in it must already keep.
     pub fn new(initial: State, parameters: Parameters, promise: Promise) -> Driver {
         Driver {
             parameters,
@@ -90,7 +91,7 @@ impl Driver {
         self.log.as_ref()
     }
 
-    /// Returns everything that happened.
+    /// Returns the recording of everything that happened.
     pub fn finish(mut self) -> Recording {
         self.release();
         Recording {
@@ -120,7 +121,7 @@ impl Driver {
         self.events.append(&mut self.tape.take());
     }
 
-    /// Returns all states that the medium may be in now.
+    /// Returns the present state of the medium: all contents that it may have.
     pub fn state(&mut self) -> State {
         self.events.append(&mut self.tape.take());
         let mut state = self.initial.clone();
@@ -130,7 +131,7 @@ impl Driver {
         state
     }
 
-    /// Scans, decides and repairs; `Ok(false)`: the image was refused, rightly.
+    /// Scans, decides and repairs. `Ok(false)`: the image was refused, and the promise allows this.
     pub fn recover(&mut self) -> Result<bool, String> {
         let medium = self.medium();
         let repaired = Scan::open(medium, Some(EXPECTED)).and_then(|scan| {
@@ -222,7 +223,7 @@ impl Driver {
     fn close(&mut self) -> Result<(), String> {
         let log = self.log.take().expect("the script has a log");
         let (applied, last) = (log.applied(), log.last());
-        // The medium is dropped with the log; the tape shows its image.
+        // The medium is dropped together with the log. The image can be computed from the tape.
         log.close().map_err(|error| error.to_string())?;
         let facts = &mut self.promise.facts;
         (facts.promised, facts.released, facts.stated) = (last, applied, last);
@@ -366,7 +367,7 @@ impl Driver {
             Err(full) => {
                 assert_ne!(full, Full::TooLarge, "scripts append what can fit");
                 self.promise = before;
-                // A refused append changed nothing, but `contents` counts it.
+                // A refused append changes nothing, but the number of changes must stay unique.
                 self.promise.facts.contents += 1;
                 false
             }

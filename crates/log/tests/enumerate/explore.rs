@@ -1,5 +1,5 @@
-//! Visits every moment of a recording. At each moment it tries the images that a crash can leave, all or a sample, and
-//! visits every moment of a part of the recoveries from these images.
+//! Visits every moment of a recording. At each moment it tries all images that a crash can leave, or a sample of them,
+//! and recovers from each. For a part of these recoveries, it visits every moment of the recovery in the same way.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -14,7 +14,7 @@ use crate::medium::{Event, State};
 use crate::promise::Promise;
 use crate::support::Random;
 
-/// Numbers of visited states.
+/// Numbers of all that an exploration has visited.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     pub scripts: u64,
@@ -22,25 +22,25 @@ pub struct Counts {
     /// Moments at which a crash was tried: after every store, at the start and the end of every persist, and after
     /// every operation.
     pub points: u64,
-    /// Those moments that are the start or the end of a persist.
+    /// Number of those moments that are the start or the end of a persist.
     pub persist_points: u64,
-    /// Numbers of different images: at the moments of scripts, of a recovery, and of the recovery from a crashed
-    /// recovery.
+    /// Numbers of images at the moments of scripts, at the moments of recoveries, and at the moments of recoveries from
+    /// crashed recoveries.
     pub images: [u64; 3],
-    /// The images among these in which one line is torn between its words.
+    /// Number of the images in which one line has words of different ages.
     pub torn: u64,
-    /// Moments of scripts with more images than can all be tried.
+    /// Number of moments of scripts at which there were too many images to try all.
     pub sampled_points: u64,
-    /// Deaths of the process without a loss of power.
+    /// Number of deaths of the process without a loss of power.
     pub kills: u64,
-    /// Recoveries that were repeated with a crash at each of their moments.
+    /// Number of recoveries that were repeated with a crash at each of their moments.
     pub crashed_again: u64,
-    /// Recoveries from all images and kills.
+    /// Number of recoveries, from images and after deaths of the process.
     pub recoveries: u64,
-    /// Images with a line that reads as garbage, and the number of these images that were refused.
+    /// Number of images with a line that reads as garbage (`poisoned`), and number of those that were refused.
     pub poisoned: u64,
     pub poisoned_refused: u64,
-    /// Images with old superblocks, and the number of these images that were refused.
+    /// Number of images with old superblocks (`set_back`), and number of those that were refused.
     pub set_back: u64,
     pub set_back_refused: u64,
 }
@@ -71,7 +71,7 @@ impl Counts {
     }
 }
 
-/// The keys are hashes already.
+/// Hasher for keys that are already hashes.
 #[derive(Default)]
 struct AsIs(u64);
 
@@ -94,7 +94,7 @@ pub struct Explorer {
     effort: Effort,
     parameters: Parameters,
     pub counts: Counts,
-    /// Whether the recovery from an image was crashed again, by the key of the image and its promise.
+    /// For each recovery that was run, by the key of its image and promise: whether it was crashed again.
     seen: HashMap<u64, bool, BuildHasherDefault<AsIs>>,
 }
 
@@ -218,7 +218,8 @@ impl Explorer {
         Ok(())
     }
 
-    /// Recovers. With `again`, continues with further operations, and crashes at every moment of the recovery.
+    /// Recovers from a state that a crash left. With `again`, also continues with further operations, and crashes at
+    /// every moment of all this.
     fn recover(
         &mut self,
         left: State,

@@ -1,7 +1,8 @@
 //! Faults beyond a crash: a line that reads as garbage, or an old superblock.
 //!
-//! Such a fault may make the log unusable, but must be noticed. Either the image is refused and left unchanged, or all
-//! that a witness still states is present, exactly as it was appended (`docs/spec/recovery.md` §1, §4).
+//! Such a fault may make the log unusable, but it must be noticed. Either the image is refused and left unchanged, or
+//! all orders that a witness still states as durable are present, exactly as they were appended
+//! (`docs/spec/recovery.md` §1, §4).
 
 use pmnet_log::{BLOCK_BYTES, Decision, Finding, LogError, Scan};
 
@@ -11,7 +12,7 @@ use crate::medium::{LINE, Line, Recorder, State, line_of};
 use crate::promise::{METADATA_LINE, Made, Promise, frame_lines, slot_line};
 use crate::support::{EXPECTED, Random};
 
-/// The superblocks that were on the medium so far, by copy.
+/// For each of the two copies, the superblocks that have been durable on the medium so far.
 pub struct History([Vec<Vec<u8>>; 2]);
 
 impl History {
@@ -38,7 +39,8 @@ impl History {
     }
 }
 
-/// Tries the faults on images with all old contents, with all new contents, and with a mixture.
+/// Tries the faults on three images: all lines have their oldest content, all have their newest content, or each has a
+/// random one.
 pub fn visit(
     state: &State,
     promise: &Promise,
@@ -106,8 +108,8 @@ fn poison(
     Ok(())
 }
 
-/// Returns the highest order up to which all orders are stated to be durable. The statement is in entries that do not
-/// need `line`, or in both superblocks.
+/// Returns the highest order that is proven to be durable without `line`: by an entry that has no byte in `line`, or by
+/// both superblocks.
 fn witnessed(image: &[u8], line: usize, promise: &Promise) -> u64 {
     let facts = &promise.facts;
     let entries = crate::drive::ENTRIES;
@@ -151,9 +153,9 @@ fn set_back(
     let counter = |block: &[u8]| number(block, 16);
     let present = |copy: usize| &image[copy * BLOCK_BYTES..][..BLOCK_BYTES];
     let mut weaker = promise.clone();
-    // The copy may have been the only witness of the newest burst.
+    // The replaced copy may have been the only proof that the newest burst was durable.
     weaker.facts.promised = witnessed(image, usize::MAX, promise);
-    // If one copy was being written, it is no witness against an old superblock in the other copy.
+    // If one copy was being written when the crash came, it cannot reveal that the other copy is old.
     let both_valid = Scan::open(Recorder::new(image.to_vec(), None), None).is_ok_and(|scan| {
         let findings = &scan.report().findings;
         !findings
@@ -184,7 +186,7 @@ fn set_back(
             }
         }
     }
-    // Two old copies are noticed if a live entry has a later epoch or incarnation, in the same era.
+    // Two old copies must be noticed if a live entry of the same era has a later epoch or incarnation.
     for (first, second) in history.0[0].iter().zip(&history.0[1]) {
         let newer = if counter(first) > counter(second) {
             first

@@ -3,20 +3,21 @@
 use crate::medium::{LINE, Line, State};
 use crate::support::Random;
 
-/// Up to this number of dirty lines, every combination of their contents is tried, however many there are.
+/// If there are at most this number of dirty lines, every combination of their contents is tried, without a limit.
 pub const LINES_EXHAUSTIVE: usize = 4;
 
-/// Lines that replace the oldest contents in an image.
+/// The lines of an image that differ from the image of all oldest contents.
 pub type Lines = Vec<(usize, Line)>;
-/// Function that takes one image.
+/// A function that is called with each image.
 pub type Visit<'a> = dyn FnMut(Kind, &[(usize, Line)]) + 'a;
 
-/// The way in which an image was made.
+/// How an image was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Every line holds the state after one of its stores.
+    /// Every line has the content after one of its stores.
     Whole,
-    /// Every line holds the state after one of its stores; the moment has more such images than can all be tried.
+    /// Every line has the content after one of its stores. There are too many such images to try all, so this is a
+    /// sample.
     Sample,
     /// One line holds words of different ages.
     Torn,
@@ -27,25 +28,27 @@ pub enum Kind {
 pub struct Effort {
     /// Maximum number of images of whole lines at a moment; if there are more, samples are tried.
     pub combinations: usize,
-    /// Number of random samples, in addition to the extreme cases.
+    /// Number of random samples, in addition to the images with only oldest and only newest contents.
     pub samples: usize,
     /// Maximum number of combinations of words of one torn line; if there are more, this many samples are tried.
     pub torn: usize,
     /// Maximum number of lines that are torn at a moment, one at a time; if there are more, this many of them are torn.
     pub torn_lines: usize,
-    /// Number of times that the process dies at each moment. After the first death every store is visible.
+    /// Number of deaths of the process that are tried at each moment. After the first, every store is visible; after
+    /// the others, only some.
     pub kills: u32,
-    /// One of this many recoveries is crashed again: from a whole image, from a sample, from a torn image, and from an
-    /// image of a recovery.
+    /// One in this number of recoveries is crashed again. The four numbers are for recoveries from a whole image, from
+    /// a sample, from a torn image, and from an image of a recovery.
     pub again: [u64; 4],
-    /// One of this many lines is poisoned at a moment.
+    /// At each moment one in this number of lines is poisoned.
     pub poison_one_of: u64,
     /// `combinations`, `samples`, `torn` and `torn_lines` at the moments of a recovery.
     pub nested: [usize; 4],
 }
 
 impl Effort {
-    /// Returns the limits for a level: a moment of a recovery gets fewer tries than a moment of a script.
+    /// Returns the limits for a level of recoveries. At a moment of a recovery fewer images are tried than at a moment
+    /// of a script.
     pub fn at(&self, level: usize) -> Effort {
         let [combinations, samples, torn, torn_lines] = self.nested;
         match level {
@@ -74,8 +77,8 @@ impl Effort {
     }
 }
 
-/// Calls `visit` with the contents of the dirty lines of every image. `torn` names the lines that may hold words of
-/// different ages in images that were not visited before. Returns false if there were too many images to visit all.
+/// Calls `visit` with the contents of the dirty lines of every image. `torn`: the lines that have got further contents
+/// since the last call, and so give new torn images. Returns false if there were too many images to visit all.
 pub fn images(
     state: &State,
     torn: &[usize],
@@ -138,7 +141,7 @@ fn whole_lines(
     }
     visit(Kind::Whole, &pick(&mut |_, _| 0));
     visit(Kind::Whole, &pick(&mut |_, count| count - 1));
-    // One line alone is new, or one line alone is old.
+    // One line is new and all others are old, or one line is old and all others are new.
     for _ in 0..effort.samples.min(lines.len()) {
         let alone = random.index(lines.len());
         let newest = |at: usize, count: usize| if at == alone { count - 1 } else { 0 };
@@ -154,7 +157,8 @@ fn whole_lines(
     false
 }
 
-/// Visits images in which the words of one line have any age, with all other lines old, and with all other lines new.
+/// Visits images in which the words of one line have different ages. All other lines are old, and then all other lines
+/// are new.
 fn torn_line(
     lines: &[(usize, Vec<Line>)],
     at: usize,

@@ -1,6 +1,6 @@
-//! Crash enumeration: scripts of operations with a crash at every moment, with the images that the fault model allows
-//! at that moment (all or, if there are too many, a sample), and again at every moment of a part of the recoveries
-//! (`docs/spec/recovery.md` §6).
+//! Crash enumeration. Scripts of operations crash at every moment, and the log is recovered from all images that the
+//! fault model allows at this moment, or from a sample if there are too many. A part of the recoveries crashes again,
+//! at every moment (`docs/spec/recovery.md` §6).
 //!
 //! The quick form tries a part of the images at every moment of every script. This command runs the full form: `cargo
 //! test --release -p pmnet-log --test enumerate -- --ignored --nocapture`

@@ -1,12 +1,12 @@
 //! A medium that records every call, and computes the images that a crash at each moment may leave.
 //!
-//! Fault model (`docs/spec/ordered-log.md` §2): stores between two completed persists have no order. Every 64-byte line
-//! that was stored to and is not covered by a completed persist may hold the state after any prefix of its stores; any
-//! of its 8-byte words may be newer than the others. After a completed persist, each line that the persist covered
-//! holds its contents at the start of that persist, or newer contents.
+//! Fault model (`docs/spec/ordered-log.md` §2): stores between two completed persists have no order. If a 64-byte line
+//! was stored to, and no completed persist covers these stores, a crash may leave the line with the content after any
+//! prefix of its stores. Each 8-byte word of the line may also be newer than the others. After a completed persist,
+//! each covered line has at least the content of the persist's start.
 //!
-//! A persist covers the lines that the flush loop of persistent memory (`pmnet_media::flush`) flushes before its fence,
-//! and not the ranges that the log asks for.
+//! A persist covers the lines that the flush loop of persistent memory (`pmnet_media::flush`) really flushes before its
+//! fence, which is more precise than the ranges that the log asks for.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,13 +22,13 @@ use crate::promise::Promise;
 pub const LINE: usize = flush::LINE;
 pub type Line = [u8; LINE];
 
-/// An event on a medium, or a promise to the outside world.
+/// An event on a medium, or a promise to the users of the log.
 #[derive(Clone, Debug)]
 pub enum Event {
     Store(usize, Vec<u8>),
     PersistStart(Vec<Range<usize>>),
     PersistDone,
-    /// After this event the outside world relies on the promise.
+    /// From now on the users of the log rely on this promise.
     Promise(Arc<Promise>),
     /// A crash in the script, which left this state.
     Crash(Box<State>),
@@ -63,7 +63,7 @@ impl Tape {
     }
 }
 
-/// Lines that were flushed since the last fence, neighbours together.
+/// The lines that were flushed since the last fence; adjacent lines form one range.
 #[derive(Debug, Default)]
 struct Flushed {
     lines: Vec<Range<usize>>,
@@ -175,14 +175,14 @@ impl Media for Recorder {
     }
 }
 
-/// All states that the medium may be in at one moment.
+/// All contents that the medium may have at one moment.
 #[derive(Clone, Debug)]
 pub struct State {
     /// Contents of the clean lines, and the oldest possible contents of the dirty lines.
     durable: Vec<u8>,
-    /// Later contents of the dirty lines, oldest first. The CPU sees the last of these contents.
+    /// For each dirty line, its later possible contents, oldest first. The CPU sees the last of them.
     dirty: BTreeMap<usize, Vec<Line>>,
-    /// Lines that the persist in flight covers, each with its number of later contents at the start of the persist.
+    /// The lines that the persist in flight covers, each with the number of its later contents when the persist began.
     flight: Option<Vec<(usize, usize)>>,
     /// Hash of `durable`.
     hash: u64,
@@ -205,7 +205,7 @@ impl State {
         }
     }
 
-    /// Applies one event; returns the lines that got further possible contents.
+    /// Applies one event. Returns the lines that have got further possible contents.
     pub fn apply(&mut self, event: &Event) -> Vec<usize> {
         match event {
             Event::Store(offset, bytes) => return self.store(*offset, bytes),
@@ -251,7 +251,7 @@ impl State {
         touched
     }
 
-    /// Makes the first `count` later contents of a line durable.
+    /// Makes a line durable with its later content number `count` (from 1), and drops the contents before it.
     fn settle(&mut self, line: usize, count: usize) {
         let Some(versions) = self.dirty.get_mut(&line).filter(|_| count > 0) else {
             return;
@@ -329,7 +329,7 @@ impl State {
     }
 
     /// Returns the state after the death of the process: no persist is in flight any more, and nothing more has become
-    /// durable. `keep` states, for a dirty line, how many of its later contents stay visible.
+    /// durable. `keep`: returns, for a line with this number of later contents, how many of them stay visible.
     pub fn killed(&self, mut keep: impl FnMut(usize) -> usize) -> State {
         let mut left = self.clone();
         left.flight = None;

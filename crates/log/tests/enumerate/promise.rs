@@ -1,4 +1,4 @@
-//! The promises that the outside world relies on, and the check of a recovered log against them.
+//! The promises on which the users of a log rely, and the check of a recovered log against them.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -26,7 +26,7 @@ pub struct Content {
     pub applied: u64,
 }
 
-/// Whether there is a log at all.
+/// Whether a log exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Made {
     No,
@@ -38,7 +38,7 @@ pub enum Made {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Facts {
     pub made: Made,
-    /// Whether a log exists.
+    /// Number of changes of [`Promise::contents`] so far. So two promises with equal facts have equal contents.
     pub contents: u64,
     /// All orders up to this order were reported durable.
     pub promised: u64,
@@ -48,9 +48,9 @@ pub struct Facts {
     pub released: u64,
     /// Highest order whose append was begun.
     pub last: u64,
-    /// Epoch in force.
+    /// Epoch that is durable.
     pub epoch: u32,
-    /// Epoch that is being set; if none is being set, the epoch in force.
+    /// Epoch that is being set; if none is being set, the durable epoch.
     pub epoch_tried: u32,
     /// Highest incarnation that a log has had.
     pub incarnation: u32,
@@ -64,7 +64,7 @@ pub struct Facts {
     pub stated: u64,
 }
 
-/// A promise to the world.
+/// All that a recovered log must keep: the facts, and the contents of its entries.
 #[derive(Clone, Debug)]
 pub struct Promise {
     pub facts: Facts,
@@ -72,7 +72,7 @@ pub struct Promise {
 }
 
 impl Promise {
-    /// Returns the promise of a world without a log.
+    /// Returns the promise before a log was made.
     pub fn none() -> Promise {
         let facts = Facts {
             made: Made::No,
@@ -107,7 +107,7 @@ impl Promise {
         self.facts.contents += 1;
     }
 
-    /// Notes that a reset to `target` took effect: earlier orders are gone.
+    /// Notes that a reset to `target` took effect: all entries are gone.
     pub fn reset(&mut self, target: u64) {
         self.contents = Arc::default();
         let facts = &mut self.facts;
@@ -118,7 +118,7 @@ impl Promise {
         (facts.last, facts.stated) = (target, target);
     }
 
-    /// Notes that a log was opened from an image: its contents are promised from now on.
+    /// Notes that a log was opened from an image. From now on the log's entries are promised.
     pub fn adopt<M: Media>(&mut self, log: &Log<M>) {
         if let Some(target) = self.facts.resetting.take()
             && (log.applied(), log.last()) == (target, target)

@@ -1,5 +1,5 @@
-//! The decision after a crash: which messages in slots count (`docs/spec/verbs.md` §5). The tests make the decision
-//! themselves; in the product the device's state machine makes it.
+//! The decision after a crash: which messages in slots count (`docs/spec/verbs.md` §5). This test has its own code for
+//! the decision. In the product, the device's state machine makes it.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 pub enum Found {
     /// No whole message: zeros, a torn message, or other bytes.
     Nothing,
-    /// A whole message with the tag of its session, and with a seq (an update, an END).
+    /// A whole update or END with the tag of its session.
     Message {
         /// Session of the message.
         session: u64,
@@ -24,16 +24,16 @@ pub enum Verdict {
     Hole,
     /// The session of the message is not open.
     Closed,
-    /// The message was entered before, or an earlier slot holds it too.
+    /// The message was already entered, or an earlier slot also holds it.
     Duplicate,
-    /// An earlier message of its session is missing, so it was never acknowledged.
+    /// An earlier message of its session is missing, so this message was never acknowledged.
     Gap,
     /// The message is entered: it is the next message of its session.
     Enter,
 }
 
-/// Decides on all slots, in the order of the ring from the cursor on. `last` maps each open session to its last entered
-/// seq, and is advanced by the messages that count.
+/// Decides on all slots, in the order of the ring from the cursor on. `last` has the last entered seq of each open
+/// session. The function raises it for each message that counts.
 pub fn decide(slots: &[Found], last: &mut BTreeMap<u64, u64>) -> Vec<Verdict> {
     let one = |found: &Found| {
         let Found::Message { session, seq } = *found else {
@@ -79,7 +79,7 @@ fn one_line_each() {
     }
 }
 
-/// Tries all contents of four slots, with messages of two sessions with three seqs each, for every state of one
+/// Tries all contents of four slots with messages of two sessions, three seqs each, for every last entered seq of one
 /// session.
 #[test]
 fn whatever_is_found_counts_once_and_in_the_order_of_its_session() {

@@ -16,7 +16,7 @@ fn changed(change: impl Fn(&mut Vec<u8>)) -> Result<u64, SlotsError> {
     open(image)
 }
 
-/// Returns an image whose cursor was advanced this many times by `u64::from(slots)`.
+/// Returns an image whose cursor was advanced this number of times, each time by the number of slots.
 fn advanced(times: u64) -> Vec<u8> {
     let mut medium = formatted();
     for _ in 0..times {
@@ -94,7 +94,7 @@ fn one_head_and_one_cursor_suffice() {
         for byte in 0..72 {
             for bit in 0..8 {
                 let cursor = changed(|image| image[at + byte] ^= 1 << bit);
-                // 12 bits check a cursor, and the other cursor is unchanged.
+                // The 12 check bits reveal the changed cursor, and the other cursor is unchanged.
                 assert!(
                     matches!(cursor, Ok(0)),
                     "byte {byte}, bit {bit}: {cursor:?}"

@@ -1,5 +1,6 @@
-//! Slots that a NIC acknowledges by itself: the runs of a queue with a crash at every moment, and every image that the
-//! crash may leave (`docs/spec/verbs.md` §5); bytes and checks of the image.
+//! Slots into which a NIC puts messages that it acknowledges by itself (`docs/spec/verbs.md` §5). The tests run a queue
+//! with a crash at every moment, and try every image that the crash may leave. They also check the bytes of the image,
+//! and the checks that an open makes.
 
 mod decide;
 mod image;

@@ -1,5 +1,5 @@
-//! A medium that forgets: if a line was stored to and is not durable, a crash leaves its old words, its new words, or a
-//! mixture.
+//! A medium that loses stores in a crash. If a line was stored to and is not durable, a crash leaves its old words, its
+//! new words, or a mixture.
 
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -41,8 +41,8 @@ impl Medium {
             .collect()
     }
 
-    /// Returns the images that a crash may leave: each line with its old or its new content; and each line torn in its
-    /// middle, with all other lines old, and with all other lines new.
+    /// Returns the images that a crash may leave: all combinations of lines with old and new content; and each line
+    /// torn in its middle, once with all other lines old, and once with all other lines new.
     pub fn images(&self) -> Vec<Vec<u8>> {
         let dirty = self.dirty();
         assert!(dirty.len() <= 10, "a test with few open messages");

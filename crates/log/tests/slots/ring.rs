@@ -1,4 +1,4 @@
-//! The ring while it runs, line by line.
+//! The ring of slots of a running queue, call by call.
 
 use pmnet_log::slots::{Odd, Oldest, Outcome, SlotQueue, SlotScan, SlotsError};
 

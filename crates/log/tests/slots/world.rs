@@ -1,4 +1,4 @@
-//! Clients, a NIC and a log around a queue of slots, and the promises to the clients.
+//! A queue of slots with simulated clients, a NIC and a log, and the promises to the clients.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,7 +19,7 @@ pub const PARAMETERS: SlotParameters = SlotParameters {
 };
 pub const CLIENTS: usize = 2;
 
-/// A message: session, seq.
+/// Identity of a message: session and seq.
 pub type Id = (u64, u64);
 
 fn crc(bytes: &[u8]) -> u32 {
@@ -63,7 +63,7 @@ pub fn formatted() -> Medium {
     medium
 }
 
-/// Connection of a client: the message that is being sent, and the state of the NIC.
+/// Connection of a client: the next message that it sends, and the NIC's state of the connection.
 #[derive(Clone, Debug, Default)]
 struct Connection {
     next: u64,
@@ -85,14 +85,14 @@ pub struct World {
     posted: VecDeque<Posting>,
     connections: [Connection; CLIENTS],
     completions: Vec<(u64, u32, Outcome)>,
-    /// The entered messages, in order; a prefix of them is durable.
+    /// The entered messages, in order. The first `durable` of them are durable.
     log: Vec<Id>,
     durable: usize,
-    /// Number of slots that were entered before the whole log was durable.
+    /// Number of processed messages when the whole log was last durable. The cursor may rise to this number.
     entered: u64,
     times: BTreeMap<Id, Times>,
     clock: u64,
-    /// Tests read this counter.
+    /// Number of times that a later slot was complete while the oldest slot was open.
     pub overtaken: u64,
     pub holes: u64,
 }
@@ -102,7 +102,7 @@ fn session(client: usize) -> u64 {
 }
 
 impl World {
-    /// Begins a run on this medium, with this log, which is durable as a whole.
+    /// Begins a run on this medium, with this log, all of which is durable.
     pub fn begin(medium: Medium, log: Vec<Id>, before: Option<World>) -> World {
         let queue = SlotScan::open(medium, Some(IDENTITY))
             .unwrap()
@@ -151,7 +151,7 @@ impl World {
             .is_some_and(|times| times.acknowledged.is_some())
     }
 
-    /// Carries out one random event, if it is possible.
+    /// Carries out the event that `choice` stands for, if it is possible now.
     pub fn step(&mut self, choice: u64) {
         self.clock += 1;
         let client = usize::from(choice & 1 == 1);
@@ -211,7 +211,8 @@ impl World {
         }
     }
 
-    /// Reads the byte that follows all placed bytes, so that these are durable.
+    /// Makes all placed messages of a client durable, as a NIC does by a read after its writes. Then the NIC
+    /// acknowledges the messages.
     fn drain(&mut self, client: usize) {
         for (seq, posting) in std::mem::take(&mut self.connections[client].placed) {
             // If the slot was posted again, its message is durable in the log.
@@ -309,7 +310,7 @@ impl World {
         if !again {
             return log;
         }
-        // There is another crash while the cursor is written: no message counts twice.
+        // While the cursor is written there is another crash. No message may count twice.
         let queue = scan.begin().unwrap();
         for image in queue.into_media().images() {
             let scan = SlotScan::open(Medium::holding(image), None).unwrap();

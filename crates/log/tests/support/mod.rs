@@ -1,10 +1,10 @@
 //! A medium that loses unpersisted stores in a crash, and a model of the data that a log must keep.
 //!
-//! Fault model: a crash leaves each aligned 8-byte word that was stored, and is not covered by a completed persist,
-//! with its old or its new value. Each word (or each 64-byte line) is independent, and a word may reach the medium at
-//! any time before. A persist in flight has no reliable effect until it is complete. When the persist is complete, the
-//! medium has the contents of the persist's start, or newer contents. `crash` is a loss of power. `kill` is the death
-//! of the process alone: every store stays visible, and no unpersisted store has become durable.
+//! Fault model: if an aligned 8-byte word was stored, and no completed persist covers the store, a crash leaves the
+//! word with its old or its new value. Words (or, in some runs, lines of 64 bytes) are independent of each other, and a
+//! word may reach the medium at any time. A persist in flight has no reliable effect. When a persist is complete, the
+//! medium has the contents of the persist's start, or newer contents. `crash` is a loss of power. `kill` is only the
+//! death of the process: every store stays visible, and no further store becomes durable.
 
 #![allow(dead_code)] // Each test binary uses its part.
 
@@ -29,7 +29,7 @@ pub const EXPECTED: Expected = Expected {
     parameters: None,
 };
 
-/// SplitMix64: small, seeded, good enough to choose faults.
+/// SplitMix64, a small seeded generator, which is good enough to choose faults.
 #[derive(Clone, Debug)]
 pub struct Random(pub u64);
 
@@ -222,7 +222,7 @@ impl Media for Forgetful {
     }
 }
 
-/// The outside world's knowledge about the log.
+/// The facts that the users of the log know about it.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     contents: BTreeMap<u64, (NewEntry, Vec<u8>, usize)>,
@@ -242,10 +242,10 @@ pub enum Step {
     PersistStart,
     /// `true`: wait.
     PersistPoll(bool),
-    /// Reclaim this many eighths of what is durable and not reclaimed.
+    /// Reclaim this number of eighths of the orders that are durable and not reclaimed.
     Reclaim(u8),
     RaiseEpoch,
-    /// Reset to this many orders before or after `last`.
+    /// Reset to the order at this distance from `last`.
     Reset(i8),
 }
 
@@ -472,7 +472,8 @@ pub fn filled(
     (log, model)
 }
 
-/// Checks that all that the repair did not keep is zero, also on the medium, so that no erased entry can come back.
+/// Checks that every slot that the repair did not keep is zero, in the image and on the medium. So no erased entry can
+/// come back.
 fn assert_erased(log: &Log<Forgetful>) {
     let (entries, kept) = (log.parameters().entries, log.last() - log.applied());
     for index in kept..entries {

@@ -1,4 +1,4 @@
-//! A log whose contents follow from their orders, so a reader knows what it must find.
+//! A log in which the content of each entry follows from its order, so a reader knows what it must find.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ pub fn make(path: &Path, kind: Kind) {
     format(media, &identity, &PARAMETERS).unwrap();
 }
 
-/// Opens and repairs a log, as a device does at its start. The error is a text.
+/// Opens and repairs a log, as a device does at its start.
 pub fn try_recover(path: &Path, kind: Kind) -> Result<Log<AnyMedia>, String> {
     let media = open(path, kind).map_err(|error| error.to_string())?;
     let scan = Scan::open(media, Some(EXPECTED)).map_err(|error| error.to_string())?;
@@ -36,7 +36,8 @@ pub fn recover(path: &Path, kind: Kind) -> Log<AnyMedia> {
     try_recover(path, kind).unwrap()
 }
 
-/// Returns the content of order `order`, the same for every caller. Lengths vary so that the frame ring skips and wraps.
+/// Returns the content of order `order`, which is always the same. Lengths vary, so that the frame ring has gaps and
+/// wraps around.
 pub fn frame(order: u64) -> (Vec<u8>, Vec<u8>) {
     let header = [order.to_le_bytes(); 11].concat();
     let len = usize::try_from(order * 131 % 1300).unwrap();

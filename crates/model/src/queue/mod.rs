@@ -1,12 +1,14 @@
-//! The ordered queue over RDMA verbs (docs/spec/verbs.md): a NIC that acknowledges on its own, into slots of a shared
-//! receive queue. This search is separate from [`crate::protocol`], with the same clients, calls, histories and rules.
+//! The ordered queue over RDMA verbs (docs/spec/verbs.md): a NIC acknowledges messages on its own, and puts them into
+//! slots of a shared receive queue. This search is separate from [`crate::protocol`], but uses the clients, calls,
+//! histories and rules of that search.
 //!
 //! In this search a server processes a message in one step (effect, session table and reply), because
-//! [`crate::protocol`] covers the rest of the protocol. The NIC works even if the process is dead. There are no timers.
+//! [`crate::protocol`] covers the rest of the protocol. The NIC works even while the process is dead. There are no
+//! timers.
 //!
-//! *The medium.* `holds` of a slot is what the NIC has stored; `before` is the content that the medium has for certain.
-//! A power cut leaves either of them, or a torn message. A slot that is posted again keeps its old message until the
-//! NIC overwrites it: slots are never zeroed.
+//! *The medium.* For each slot, `holds` is the content that the NIC has stored, and `before` is the content that the
+//! medium certainly has. A power cut leaves either content, or a torn message. Slots are never zeroed, so a slot that
+//! is posted again keeps its old message until the NIC overwrites it.
 
 mod possible;
 mod properties;
@@ -21,7 +23,7 @@ use crate::rule::{Rule, Rules};
 
 pub use state::State;
 
-/// Most slots of a queue.
+/// Maximum number of slots of a queue.
 pub const SLOTS: usize = 3;
 
 /// The event of a configuration, in addition to cuts and crashes.
@@ -33,7 +35,7 @@ pub enum Event {
     Dies,
     /// R = 2: the head is lost with its medium, and the second device continues.
     HeadLost,
-    /// The shard moves to another device. The process of the old device may stand still meanwhile.
+    /// The shard moves to another device. The old device's process may be suspended meanwhile.
     Moves,
     /// The server ends the first client's session.
     Expires,
@@ -41,12 +43,12 @@ pub enum Event {
     Forgets,
 }
 
-/// The part of a configuration that concerns the queue.
+/// The settings of the queue in a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queue {
-    /// Slots of the shared receive queue, up to [`SLOTS`].
+    /// Number of slots of the shared receive queue, up to [`SLOTS`].
     pub slots: u8,
-    /// Number of cuts of connections, all together.
+    /// Number of cuts of all connections together.
     pub cuts: u8,
     /// The event in addition to cuts and crashes.
     pub event: Event,
@@ -54,28 +56,28 @@ pub struct Queue {
     pub goals: &'static [Goal],
 }
 
-/// A goal that an exhausted configuration must have reached; otherwise its result would say nothing.
+/// A state that an exhaustive search must reach. If the search does not reach it, its result proves nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
-    /// The clients that live have finished their programs.
+    /// All living clients have finished their programs.
     Finished,
-    /// A completion was seen while an earlier slot had none.
+    /// The server has seen the completion of a slot, while an earlier slot had no completion.
     Overtaken,
     /// A slot was posted again.
     Reused,
-    /// An error completion has left a hole at the head of the queue.
+    /// The oldest slot of the queue is a hole, because its completion was an error.
     Hole,
     /// A message arrived twice.
     Resent,
     /// A scan after a crash has applied a message.
     Recovered,
-    /// The other device serves, and has been handed a message.
+    /// The other device serves, and has taken a message.
     GoneOn,
     /// The server has ended the session, and the other client has finished.
     Ended,
 }
 
-/// One step of the world.
+/// One step of the modelled system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// A client calls the next step of its program.
@@ -94,7 +96,7 @@ pub enum Action {
     See(u8),
     /// The server takes the message of a slot.
     HandOn(u8),
-    /// The server stores the number up to which all messages are processed, durably.
+    /// The server durably stores the number up to which all messages are processed.
     Keep,
     /// The server posts a slot again.
     Post(u8),
@@ -110,9 +112,10 @@ pub enum Action {
     Die,
     /// The oldest slot has been open for too long: all clients that may have it are disconnected.
     Deadline,
-    /// A read is answered outside the queue (only without [`Rule::SameQueue`]).
+    /// The server answers a read that has not come through the queue (only without [`Rule::SameQueue`]).
     ReadPast(u8),
-    /// Power is lost. One base-3 digit for each slot: the message that the NIC has written is kept, lost, or torn.
+    /// Power is lost. The number has one base-3 digit for each slot: the message that the NIC has written is kept,
+    /// lost, or torn.
     Fail(u8),
     /// The restarted server reads the slots.
     Scan,
@@ -120,11 +123,12 @@ pub enum Action {
     Start,
     /// The head is lost with its medium.
     LoseHead,
-    /// The server begins to leave, to end the first session, or to forget its key: it disconnects the clients concerned.
+    /// The server begins to leave, to end the first session, or to forget its key. It disconnects the clients that this
+    /// concerns.
     CutOff,
-    /// The record says that another device serves.
+    /// The chain record is written: another device serves.
     Move,
-    /// The record says that the first client's session has ended, or the server forgets its key.
+    /// The record that the first client's session has ended is written, or the server forgets the client's key.
     Expire,
 }
 
@@ -139,9 +143,9 @@ pub struct Machine {
     pub rules: Rules,
     /// The programs' steps with their numbers.
     pub plan: [Vec<Step>; CLIENTS],
-    /// The goals that were reached, as bits; needed only to keep the first example of each.
+    /// The goals that were reached, as bits. They are needed only to keep the first example of each goal.
     reached: AtomicU32,
-    /// A violation was seen; needed only to keep the first, which is the shortest.
+    /// A violation was found. Needed only to keep the first violation, whose path is the shortest.
     violated: AtomicBool,
 }
 

@@ -43,7 +43,7 @@ impl Machine {
         !reads && open.count() < window
     }
 
-    /// Whether the server has ended the first client's session, or has begun to.
+    /// Whether the server has ended the first client's session, or has begun to end it.
     fn ended(&self, state: &State) -> bool {
         self.ends_session() && (state.cut_off || state.over)
     }
@@ -184,7 +184,8 @@ impl Machine {
             }
             Event::HeadLost => actions.push(Action::LoseHead),
             Event::Moves if !self.on(Rule::ErrorsFirst) => {
-                // All messages that the server knows are processed.
+                // Without the rule, the shard moves as soon as no received message waits to be processed. The NIC may
+                // still be receiving messages.
                 let known =
                     |slot: &Slot| matches!(slot.status, Status::Complete(..) | Status::Seen(..));
                 if !state.slots.iter().any(known) {

@@ -1,4 +1,4 @@
-//! The invariants, and the goals, which show that a search was not empty.
+//! The invariants of the queue, and the goals, which show that a search has reached the interesting states.
 
 use std::sync::atomic::Ordering;
 
@@ -47,17 +47,16 @@ fn goal<const I: usize>(model: &Machine, state: &State) -> bool {
 }
 
 impl Machine {
-    /// Whether a client that lives and has a session has finished its program. A dead client, and a client without a
-    /// session, count as finished.
+    /// Whether a client has finished its program. A dead client, and a client without a session, count as finished.
     fn finished(&self, state: &State, client: u8) -> bool {
         let ended = self.ends_session() && state.over;
         let gone = client == 0 && (state.dead || ended);
         gone || self.first_open(state, client) >= self.calls(client)
     }
 
-    /// No step is possible any more, and a client waits.
+    /// Whether a client waits although no step is possible any more.
     fn stuck(&self, state: &State) -> bool {
-        // Clients may continue at another device, which is not modelled.
+        // After a move, clients may continue at the other device, which is not modelled.
         let elsewhere = state.life == Life::Left;
         if elsewhere || self.finished(state, 0) && self.finished(state, 1) {
             return false;

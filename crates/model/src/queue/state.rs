@@ -13,7 +13,7 @@ pub enum Content {
     /// No message.
     #[default]
     Nothing,
-    /// Parts of this message, mixed with the old content.
+    /// Parts of this message, mixed with the slot's old content.
     Torn(Op),
     /// This message.
     Whole(Op),
@@ -22,7 +22,7 @@ pub enum Content {
 /// The owner of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Status {
-    /// Nobody: the message is processed.
+    /// The server: the message is processed, and the slot is not posted again yet.
     #[default]
     Free,
     /// The NIC, which has not used the slot yet.
@@ -34,7 +34,7 @@ pub enum Status {
     Complete(u8, bool),
     /// The server has seen the completion. `false`: it was an error, so the slot is a hole.
     Seen(u8, bool),
-    /// The slot's message is processed, but the message of an earlier slot is not (only without some rules).
+    /// The slot's message is processed before the message of an earlier slot (only without some rules).
     Done,
 }
 
@@ -45,14 +45,14 @@ pub struct Slot {
     pub status: Status,
     /// Content of the slot, as NIC and CPU see it.
     pub holds: Content,
-    /// Content that is durable for certain, or the content before it.
+    /// Content that the slot certainly has on the medium, or had before `holds` was written.
     pub before: Content,
-    /// Client of the slot's message.
+    /// Client whose message is in the slot.
     pub owner: u8,
 }
 
 impl Slot {
-    /// Whether the slot's message must still be processed.
+    /// Whether the slot has a message that must still be processed.
     pub fn waits(&self) -> bool {
         matches!(
             self.status,
@@ -68,7 +68,7 @@ pub struct Connection {
     pub up: bool,
     /// The step of the program that the client sends next.
     pub next: u8,
-    /// Steps whose messages the NIC has acknowledged on this connection: bit by index.
+    /// Steps whose messages the NIC has acknowledged on this connection, as bits by index.
     pub placed: u8,
     /// A reply under way: 1 + index of the read, and its answer.
     pub reply: (u8, Answer),
@@ -80,11 +80,12 @@ pub enum Life {
     /// The process serves.
     #[default]
     Serves,
-    /// The computer has failed.
+    /// The computer has failed, and the process does not run.
     Down,
     /// The process has read the slots, and has posted none yet.
     Scanned,
-    /// Another device serves, and the NIC of this device does not know it (only without [`crate::Rule::ErrorsFirst`]).
+    /// Another device serves, but the NIC of this device still takes messages (only without
+    /// [`crate::Rule::ErrorsFirst`]).
     Left,
 }
 
@@ -93,7 +94,7 @@ pub enum Life {
 pub struct Store {
     /// Value of the key.
     pub value: Op,
-    /// Steps that have taken effect, as bits by op.
+    /// Ops of the steps that have taken effect, as bits.
     pub effects: u8,
     /// Last seq of each session.
     pub table: [u8; CLIENTS],
@@ -114,7 +115,7 @@ pub struct State {
     pub next: u8,
     /// The running number of the oldest slot that is not processed.
     pub processed: u8,
-    /// The number of the oldest unprocessed slot, as the medium has it.
+    /// The running number of the oldest unprocessed slot, as it is stored on the medium.
     pub kept: u8,
     /// State of the process.
     pub life: Life,
@@ -126,15 +127,15 @@ pub struct State {
     pub cut_off: bool,
     /// The event has taken place.
     pub over: bool,
-    /// Crashes so far.
+    /// Number of crashes so far.
     pub crashes: u8,
-    /// Cuts so far.
+    /// Number of cuts of connections so far.
     pub cuts: u8,
     /// A message arrived twice.
     pub resent: bool,
     /// A scan has applied a message.
     pub recovered: bool,
-    /// Ghost: everything that the clients have seen.
+    /// Ghost: the worlds that explain the clients' replies.
     pub history: History,
     /// Ghost: the first violation.
     pub bad: Bad,

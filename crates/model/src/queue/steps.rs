@@ -66,7 +66,7 @@ impl Machine {
         }
     }
 
-    /// Posts all slots, from this running number on. No slot is in use.
+    /// Posts all slots, beginning with this running number. No slot may be in use.
     fn post_all(&self, state: &mut State, from: u8) {
         state.processed = from;
         state.kept = from;
@@ -110,13 +110,13 @@ impl Machine {
                 }
             }
         }
-        // With R > 1 it is not sufficient that the head holds the message.
+        // With R > 1 the head's copy alone is not sufficient, so the NIC's acknowledgement does not count.
         if self.queue.event != Event::HeadLost || !self.on(Rule::HardwareCopies) {
             self.told(state, client);
         }
     }
 
-    /// Ends the client's updates on this connection as successful.
+    /// Ends the client's updates that were acknowledged on this connection as successful.
     fn told(&self, state: &mut State, client: u8) {
         let placed = state.connections[usize::from(client)].placed;
         for index in 0..self.calls(client) {
@@ -194,7 +194,7 @@ impl Machine {
         let (client, index) = step_of(op);
         let (step, who) = (self.step(client, index), usize::from(client));
         let last = state.store.table[who];
-        // A restarted server may have read the file without the key.
+        // A restarted server may have read a key file from which this key is already removed.
         let unread = !serves && state.cut_off && !self.on(Rule::ScanForgotten);
         if client == 0 && self.ends_session() && (state.over || unread) {
             return;
@@ -242,8 +242,7 @@ impl Machine {
         }
     }
 
-    /// Disconnects all clients that may have the oldest slot, which are those without a finished message in a later
-    /// slot.
+    /// Disconnects all clients that may have the oldest slot: all clients without a finished message in a later slot.
     fn deadline(&self, state: &mut State) {
         let oldest = usize::from(self.slot_of(state.processed));
         for client in 0..2 {
@@ -296,12 +295,12 @@ impl Machine {
         state.life = Life::Scanned;
     }
 
-    /// The second device continues, with all entries that were sent to it, and with empty slots.
+    /// The second device takes over, with all entries that were sent to it, and with empty slots.
     fn lose_head(&self, state: &mut State) {
         self.another(state);
     }
 
-    /// Another device serves.
+    /// Another device takes over.
     fn another(&self, state: &mut State) {
         state.over = true;
         state.cut_off = false;
@@ -338,7 +337,7 @@ impl Machine {
         }
     }
 
-    /// Whether an acknowledged update can no longer take effect.
+    /// Whether an acknowledged update has not taken effect, and can no longer do so.
     fn lost(&self, state: &State) -> bool {
         (0..CLIENTS).zip(0u8..).any(|(who, client)| {
             let of = &state.clients[who];

@@ -1,5 +1,5 @@
-//! Without a rule, the configuration that belongs to it has a counterexample. With all rules the configuration holds
-//! (quick.rs).
+//! If a rule is switched off, the configuration that belongs to the rule has a counterexample. With all rules the
+//! configuration holds (quick.rs).
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ fn every_rule_is_needed() {
     }
 }
 
-/// Places in protocol.md that have a switch in addition to the rules of its §2.
+/// Places in protocol.md, besides the rules of its §2, for which there is a rule that can be switched off.
 const PLACES: [&str; 14] = [
     "rule 1, session ids",
     "rule 5, one ack",

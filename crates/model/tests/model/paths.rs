@@ -1,4 +1,5 @@
-//! Two well-known counterexamples, step by step: their paths are the shortest, and readable.
+//! Two well-known counterexamples, step by step. The search finds their shortest paths, and prints them in a readable
+//! form.
 
 use pmnet_model::check::check;
 use pmnet_model::{Rule, Rules, catalogue};

@@ -12,9 +12,9 @@ use pmnet_wire::{Flags, FragmentSize, Header, Packet};
 /// Largest number of fragments that are sent beyond those that the receiver has confirmed.
 pub(crate) const TRANSFER_WINDOW: u16 = 32;
 
-/// Timeouts without progress after which an incomplete reply is requested again from its start.
+/// Number of timeouts without progress after which an incomplete reply is requested again from its start.
 const RESTART_AFTER: u32 = 6;
-/// Timeouts without any answer after which a message is sent in small packets.
+/// Number of timeouts without any answer after which a message is sent in small packets.
 const NARROW_AFTER: u32 = 6;
 
 /// A message in flight and its reply so far.
@@ -24,10 +24,10 @@ pub(super) struct Transfer {
     /// Bytes of each fragment. The size stays the same while the message is under way, because the server joins the
     /// fragments.
     part: usize,
-    /// Timeouts since the last answer of any kind.
+    /// Number of timeouts since the last answer of any kind.
     unanswered: u32,
-    /// There was no answer for long, so the network may lose large packets in either direction. The message is sent in
-    /// small packets.
+    /// The message is sent in small packets, because [`NARROW_AFTER`] timeouts brought no answer: the network may lose
+    /// large packets in either direction.
     narrow: bool,
     count: u16,
     confirmed: u16,
@@ -35,7 +35,7 @@ pub(super) struct Transfer {
     reply: Option<Assembly>,
     want_more: bool,
     stalled: u32,
-    /// The message was sent again after silence, and no answer has come since: the server may have restarted.
+    /// The message was sent again after a timeout, and no answer has come since then: the server may have restarted.
     doubtful: bool,
     pub(super) last_sent: Option<Time>,
     pub(super) resent: bool,
@@ -45,14 +45,14 @@ pub(super) struct Transfer {
 struct Assembly {
     crc: u64,
     parts: Vec<Option<Bytes>>,
-    /// Bytes of each part except the last part, once a part has shown this size.
+    /// Bytes of each part except the last part; `None`: no part but the last has arrived.
     part_bytes: Option<usize>,
     contiguous: usize,
 }
 
 impl Assembly {
-    /// Whether this is a part of the same reply with the same size of parts. The server may have been asked for smaller
-    /// parts meanwhile.
+    /// Whether this part belongs to the reply that is being joined: same checksum, same number of parts, same size of
+    /// parts. Parts of another size come if the client has meanwhile asked for smaller parts.
     fn takes(&self, response: &Response, bytes: usize) -> bool {
         let last = usize::from(response.fragment.index) + 1 == self.parts.len();
         let fits = |part| bytes == part || (last && bytes < part);
@@ -116,7 +116,8 @@ impl Transfer {
         }
     }
 
-    /// Returns the largest fragments of a reply that the client can receive, if its paths carry `paths`.
+    /// Returns the size of the largest fragments of a reply that the client can receive. `paths`: size that the
+    /// client's paths carry.
     pub(super) fn reply_size(&self, paths: FragmentSize) -> FragmentSize {
         if self.narrow {
             FragmentSize::MIN
@@ -165,7 +166,7 @@ impl Transfer {
         }
     }
 
-    /// Takes in a response. Returns the whole reply once it is complete.
+    /// Processes a response. Returns the whole reply once it is complete.
     pub(super) fn on_response(&mut self, packet: &Packet<'_>) -> Option<Bytes> {
         let header = &packet.header;
         self.unanswered = 0;
@@ -179,9 +180,9 @@ impl Transfer {
             if confirmed >= self.confirmed {
                 self.sent = self.sent.max(confirmed);
             } else if self.doubtful {
-                // The server restarted and lost its fragments. If the server has not restarted, a packet with a lower
-                // number was only overtaken in the network. If the client went back for each overtaken packet, it would
-                // send everything again, and each repetition would cause more overtaken packets.
+                // The server restarted and lost its fragments, so the client sends from this fragment on. Without a
+                // restart, a lower number only means that newer packets have overtaken this packet. The client must not
+                // go back then: it would send everything again, and the repetitions would overtake each other again.
                 self.sent = confirmed;
             } else {
                 return None;
@@ -248,7 +249,7 @@ impl Transfer {
         Some(Bytes::from(whole))
     }
 
-    /// Returns the time of the next try with this timeout.
+    /// Returns the time at which the message is sent again, if the retransmission timeout is `timeout`.
     pub(super) fn due(&self, timeout: Nanos) -> Option<Time> {
         self.last_sent.map(|sent| sent + timeout)
     }

@@ -1,19 +1,20 @@
 //! Finds the head among the addresses that the client was given (`docs/spec/protocol.md` §3).
 //!
 //! The client sends to one address, and accepts answers from all. If the client waits too long, it sends a question to
-//! all addresses, and takes the device that answers for the head. A device that is not the head drops a client's
-//! packets, so a question only costs time.
+//! all addresses, and from then on treats the device that answers as the head. A device that is not the head drops a
+//! client's packets, so a question only costs time.
 
 use crate::time::{MILLISECOND, Nanos, SECOND, earliest};
 use crate::{Peer, Time};
 use pmnet_wire::Kind;
 
-/// All addresses are asked when a packet was not answered for this long, or a request was not served for this long.
+/// The client asks all addresses if a packet has had no answer for this long, or if the chain has not served a request
+/// for this long.
 pub const HEAD_SILENCE: Nanos = 250 * MILLISECOND;
 /// Shortest time between two questions to all addresses.
 const ASK_EVERY_MIN: Nanos = 100 * MILLISECOND;
-/// Longest time between two questions to all addresses. Between both bounds, the time is 1/[`ASK_PER_WAIT`] of the
-/// client's wait.
+/// Longest time between two questions to all addresses. Between [`ASK_EVERY_MIN`] and this bound, the time is
+/// 1/[`ASK_PER_WAIT`] of the time for which the client has waited.
 const ASK_EVERY_MAX: Nanos = SECOND;
 const ASK_PER_WAIT: u64 = 32;
 
@@ -21,16 +22,16 @@ const ASK_PER_WAIT: u64 = 32;
 pub(super) struct Heads {
     peers: Vec<Peer>,
     current: usize,
-    /// Time of the first packet since the last answer. `None`: every packet was answered.
+    /// Time of the first packet that was sent since the last answer. `None`: every packet was answered.
     unanswered: Option<Time>,
-    /// Time of the first request since the chain last served one.
+    /// Time of the first request that was sent since the chain last served a request.
     unserved: Option<Time>,
     /// Time of the last question to all addresses during the present wait.
     asked: Option<Time>,
 }
 
 impl Heads {
-    /// Returns the state of a client that was given these addresses. There must be at least one address.
+    /// Returns the state of a client whose caller gave it these addresses. There must be at least one address.
     pub(super) fn new(given: impl Iterator<Item = Peer>) -> Heads {
         let mut peers = Vec::new();
         for peer in given {
@@ -66,9 +67,9 @@ impl Heads {
         self.peers[self.current]
     }
 
-    /// Whether the client sends to another address than the first given address, which is the head of a new shard. At
-    /// another device, a session could begin before the chain is complete, and then no further device could join on its
-    /// own.
+    /// Whether the client sends to another address than the first given address. In a new shard the first given address
+    /// is the head. If a session began at another device, it could begin before the chain is complete, and then no
+    /// further device could join without an operator.
     pub(super) fn searches(&self) -> bool {
         self.current != 0
     }
@@ -77,8 +78,8 @@ impl Heads {
         self.peers.contains(&from)
     }
 
-    /// Notes that a valid packet came from this address. Returns true if the client took another device for the head
-    /// before.
+    /// Notes that a valid packet came from this address, which is now the head's. Returns true if the client sent to
+    /// another address before.
     ///
     /// Only kinds of packets that need the rest of the chain count as service. A head that was left out of its chain
     /// and still runs can send PONG, NACK, NOT_LOGGED and MISS for ever.
@@ -96,7 +97,8 @@ impl Heads {
         moved
     }
 
-    /// Notes that packets were sent. `requests`: the chain must serve one of them, so it is neither a PING nor a READ.
+    /// Notes that packets were sent. `requests`: one of the packets is a request that the chain must serve, and not a
+    /// PING or a READ.
     pub(super) fn sent(&mut self, now: Time, requests: bool) {
         self.unanswered.get_or_insert(now);
         if requests {
@@ -123,7 +125,7 @@ impl Heads {
         self.next_timeout().is_some_and(|at| now >= at)
     }
 
-    /// Whether all packets whose answers a session still needs were answered.
+    /// Whether no packet waits for an answer that a session still needs.
     pub(super) fn is_answered(&self) -> bool {
         self.unanswered.is_none()
     }
@@ -133,7 +135,8 @@ impl Heads {
         (self.unanswered, self.unserved, self.asked) = (None, None, None);
     }
 
-    /// Returns all addresses that are to be asked, and for each whether it is another address than the first.
+    /// Returns all addresses, each with the statement whether it differs from the first given address. The caller asks
+    /// all of them.
     pub(super) fn ask(&mut self, now: Time) -> impl Iterator<Item = (Peer, bool)> + '_ {
         self.asked = Some(now);
         let all = self.peers.iter().enumerate();

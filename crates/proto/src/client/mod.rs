@@ -2,8 +2,8 @@
 //!
 //! Invariants: a session's calls take effect in the order submitted. Every call gets exactly one outcome, by its
 //! deadline. An update is resent under the same (session, seq) until it commits, even after its caller was told
-//! `Unknown`. Calls that follow a bypass are sent only after the bypass has its reply. Not allowed here: reading a
-//! clock, drawing other randomness than that of the given generator, blocking.
+//! `Unknown`. Calls that follow a bypass are sent only after the bypass has its reply. This module must not read a
+//! clock, block, or draw randomness except from the given generator.
 
 mod bypass;
 mod heads;
@@ -38,8 +38,8 @@ use std::collections::{BTreeSet, VecDeque};
 pub struct ClientConfig {
     /// Address of the head device.
     pub head: Peer,
-    /// Addresses of the chain's other devices, which may be the head now or after a change of the chain. All are of the
-    /// same address family.
+    /// Addresses of the chain's other devices. Each of them may be the head now, or after a change of the chain. All
+    /// are of the same address family.
     pub others: Vec<Peer>,
     /// Shard that the head serves.
     pub shard: u32,
@@ -51,7 +51,7 @@ pub struct ClientConfig {
     pub sessions_max: usize,
     /// Shortest retransmission timeout of updates.
     pub update_timeout_floor: Nanos,
-    /// Shortest retransmission timeout of bypasses, whose reply waits for the server's disk.
+    /// Shortest retransmission timeout of bypasses. The server replies to a bypass only after a write to its disk.
     pub bypass_timeout_floor: Nanos,
     /// Longest retransmission timeout.
     pub timeout_ceiling: Nanos,
@@ -59,13 +59,13 @@ pub struct ClientConfig {
     pub copies_min: u8,
     /// Interval of an idle session's pings, which keep it from expiring.
     pub ping_every: Nanos,
-    /// A name that only one process can have at a time, and the number of this start of the process with the name; a
-    /// later start has a higher number. The head ends the sessions of earlier starts. 0: no name.
+    /// Name of the client, which only one process can have at a time, and number of the process's start under this
+    /// name. A later start has a higher number, and the head ends the sessions of earlier starts. Name 0: no name.
     pub name: (u64, u64),
     /// Kind of the payloads of all calls. A shard whose server takes other payloads begins no session for this client.
     pub payloads: Payloads,
-    /// A HIT may show an update that the store has already applied, while the log has it. This is correct only if no
-    /// other program writes to the store (reads.md §2).
+    /// A HIT may show an update that the store has already applied, if the log still has the update. This is correct
+    /// only if no other program writes to the store (reads.md §2).
     pub kept: bool,
     /// Upper bound of the fragment size, even if the paths carry larger fragments.
     pub size_max: FragmentSize,
@@ -128,16 +128,16 @@ pub struct Binding {
 /// The outcome of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The update is durable in this number of devices; 0: in the store (the log was full).
+    /// The update is durable in `copies` devices, or in the store.
     Committed {
-        /// Number of devices that hold the update.
+        /// Number of devices that hold the update; 0: the log was full, and the store has applied the update.
         copies: u8,
     },
     /// The reply to a bypass.
     Reply(Bytes),
     /// The call has not taken effect and never will.
     Failed(&'static str),
-    /// The deadline passed, or the session closed: the call takes effect at most once, or not at all.
+    /// The deadline passed, or the session closed. The call has taken effect, or may still take effect, at most once.
     Unknown,
 }
 
@@ -179,9 +179,9 @@ pub enum Closed {
         /// Number of copies in the ack.
         have: u8,
     },
-    /// The session could not begin, because the existing sessions need the store's space.
+    /// The session could not begin: the store has little space left, and the existing sessions need it.
     StoreFull,
-    /// The session could not begin: the server takes these payloads, and would skip those of this client.
+    /// The session could not begin: the server takes payloads of this kind, and would skip the payloads of this client.
     OtherPayloads(Payloads),
 }
 
@@ -189,7 +189,7 @@ pub enum Closed {
 const STORE_FULL: &str = "the store is full, and what room it has is for the clients that are there: no further one is served. Delete \
      keys through one of those, let some of them end, or make the store larger (pmnet store grow)";
 
-/// The failure of the calls of a session of another kind.
+/// Returns the failure text of calls whose session cannot begin because the server takes another kind of payloads.
 const fn other_payloads(taken: Payloads) -> &'static str {
     match taken {
         Payloads::COMMANDS => {
@@ -207,7 +207,7 @@ const fn other_payloads(taken: Payloads) -> &'static str {
 }
 
 impl Closed {
-    /// The reason why a call that was not sent before its session closed has no effect.
+    /// Returns the failure text of a call that was not sent before its session closed, and so has no effect.
     pub(crate) const fn failure(self) -> &'static str {
         match self {
             Closed::StoreFull => STORE_FULL,
@@ -283,19 +283,19 @@ pub enum Event {
 /// Counters of packets that a client dropped, by reason, and of packets that it sent again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientCounters {
-    /// Malformed, damaged or foreign.
+    /// Dropped: malformed, damaged, or not of this protocol.
     pub rejected: u64,
-    /// Wrong token, session, shard or sender.
+    /// Dropped: wrong token, session, shard or sender.
     pub unexpected: u64,
-    /// Not sealed with the session's key, or changed.
+    /// Dropped: not sealed with the session's key, or changed after sealing.
     pub forged: u64,
-    /// From a lower epoch than seen before.
+    /// Dropped: from a lower epoch than an earlier packet.
     pub stale_epoch: u64,
     /// Update packets sent again.
     pub resent: u64,
     /// Updates that took the fallback because the log was full.
     pub fallbacks: u64,
-    /// OPENs that the device refused because it had the largest number of sessions that it takes.
+    /// OPENs that the device refused because its session table was full.
     pub crowded: u64,
 }
 
@@ -314,7 +314,7 @@ pub struct Client {
     reads: Reads,
     /// The session of the READs.
     reader: Option<SessionHandle>,
-    /// Sessions of READs that are being ended.
+    /// Sessions of READs that were replaced and have not ended yet.
     retired: Vec<SessionHandle>,
     dirty: Vec<SessionHandle>,
     events: VecDeque<Event>,
@@ -373,8 +373,8 @@ impl Client {
     }
 
     /// Begins a *mark*: a session whose existence says that operations which pass no device may change the store
-    /// (`docs/spec/reads.md` §5). The mark counts from [`Event::Marked`] on. The caller ends the mark only when no
-    /// operation under the mark can still be executed.
+    /// (`docs/spec/reads.md` §5). The mark is in force from [`Event::Marked`] on. The caller must not end the mark
+    /// before every operation under the mark is over.
     ///
     /// # Errors
     /// [`Refused::Sessions`], if there are too many sessions.
@@ -385,7 +385,7 @@ impl Client {
     /// Asks the head how fresh the store must be for the keys with these hashes. With no hash, or with more than
     /// [`READ_KEYS_MAX`](pmnet_wire::packet::READ_KEYS_MAX), the question is about all keys. [`Event::Read`] brings the
     /// answer, after [`READ_TIMEOUT`] at the latest. `replicas`: the answer may also state the order that a replica of
-    /// the store must have applied. The caller's earlier calls must be answered and committed.
+    /// the store must have applied. All earlier calls of the caller must be answered and committed.
     ///
     /// # Errors
     /// [`Refused::Busy`]: too many READs are under way, or a READ was not answered recently. [`Refused::Sessions`]:
@@ -415,7 +415,7 @@ impl Client {
         }
         let handle = SessionHandle(self.next_handle);
         self.next_handle += 1;
-        // An odd token is that of a mark, and 0 is no token.
+        // A mark has an odd token, every other session an even token. 0 is no token.
         let token = loop {
             let token = self.random.next_u64() & !1 | u64::from(mark);
             if token != 0 {
@@ -472,7 +472,7 @@ impl Client {
 
     /// Ends a session after all calls that were submitted before.
     pub fn end(&mut self, session: SessionHandle, deadline: Time) {
-        // A session that no longer exists has ended already.
+        // If the session no longer exists, it has already ended.
         let _ = self.submit(session, session::Work::End, deadline);
     }
 
@@ -485,9 +485,9 @@ impl Client {
     }
 
     /// Sets another key (keys.md §7). New sessions, and those that are not open yet, use the new key. An open session
-    /// takes no new calls ([`Refused::Busy`]), and ends as soon as none of its calls is under way. If its calls end at
-    /// their deadlines, the client leaves the session without an END, because perhaps no head has its key any more. A
-    /// mark keeps its key until its caller ends it. A client without a key ignores this call.
+    /// takes no new calls ([`Refused::Busy`]), and ends as soon as none of its calls is under way. If a call ends at
+    /// its deadline, perhaps no head has the old key any more: then the client drops the session without an END. A mark
+    /// keeps its key until its caller ends it. A client without a key ignores this call.
     pub fn rekey(&mut self, now: Time, key: FrontKey) {
         if self.config.keys.is_none_or(|present| present == key) {
             return;
@@ -520,7 +520,7 @@ impl Client {
         let session = self.sessions.get_mut(&handle).ok_or(Refused::Closed)?;
         let call = CallId(self.next_call);
         let submitted = session.submit(call, work, deadline, &self.config);
-        // A session that takes no more calls may have to end.
+        // A session with the old key takes no more calls, so it may have to end now.
         if session.mark_dirty() {
             self.dirty.push(handle);
         }
@@ -552,8 +552,8 @@ impl Client {
         self.sessions.len()
     }
 
-    /// Returns the number of sessions that still have another key than the present one (keys.md §7). Such a session
-    /// ends as soon as none of its calls is under way.
+    /// Returns the number of sessions that do not have the present key (keys.md §7). Such a session ends as soon as
+    /// none of its calls is under way.
     #[must_use]
     pub fn sessions_of_other_keys(&self) -> usize {
         let sessions = self.sessions.values();
@@ -574,7 +574,7 @@ impl Client {
         self.counters
     }
 
-    /// Takes in one datagram.
+    /// Processes one datagram.
     pub fn receive(&mut self, now: Time, from: Peer, datagram: &[u8]) {
         let packet = match Packet::parse(datagram) {
             Ok(packet) => packet,
@@ -678,7 +678,7 @@ impl Client {
         }
     }
 
-    /// Returns the token of the OPEN that a packet without a session answers.
+    /// Returns the token of the OPEN that this packet answers. The packet names no session.
     fn token_of_open(&self, header: &Header) -> u64 {
         match (&self.config.keys, header.kind) {
             (None, _) => header.tag,
@@ -687,8 +687,8 @@ impl Client {
         }
     }
 
-    /// Another device is the head, or the chain has another epoch. The chain may lack packets that were sent before, so
-    /// all sessions send them again without waiting for their timeouts.
+    /// Another device is the head, or the chain has another epoch. The chain may lack packets that the client has
+    /// already sent. So all sessions send their unanswered packets again, without waiting for timeouts.
     fn head_changed(&mut self, now: Time) {
         for (handle, session) in &mut self.sessions {
             session.head_changed();
@@ -699,8 +699,8 @@ impl Client {
         self.reads.session_changed(now);
     }
 
-    /// A NIC has acknowledged all updates of this session up to `seq`, in this epoch of a chain of one device. The NIC
-    /// counts as one copy (`docs/spec/verbs.md` §1).
+    /// A NIC has acknowledged all updates of this session up to `seq`. The chain has one device and this epoch. The
+    /// NIC's acknowledgement counts as one copy (`docs/spec/verbs.md` §1).
     pub fn taken_by_nic(&mut self, now: Time, session: u64, seq: u64, epoch: u32) {
         if epoch != self.epoch {
             return;
@@ -712,7 +712,8 @@ impl Client {
         }
     }
 
-    /// Calls `act` for a session, if it exists, and notes the changes.
+    /// Calls `act` for a session, if the session exists. Then forgets a closed session, and lists any other session for
+    /// the next flush.
     fn with_session(
         &mut self,
         handle: SessionHandle,
@@ -738,21 +739,21 @@ impl Client {
         }
     }
 
-    /// Returns what a connection by RDMA must know of this session, if the session is open.
+    /// Returns the facts that a connection by RDMA needs about this session; `None`: the session is not open.
     #[must_use]
     pub fn binding(&self, session: u64) -> Option<Binding> {
         let handle = self.by_id.get(&session)?;
         self.sessions.get(handle).map(Session::binding)
     }
 
-    /// Makes the next flush send all unacknowledged packets of each session again, from its first unacknowledged update
-    /// on: they may be lost with the connection that carried them.
+    /// Notes that a connection broke, perhaps with packets that it carried. The next flush sends all unacknowledged
+    /// packets of each session again, beginning with the first unacknowledged update.
     pub fn connection_changed(&mut self, now: Time) {
         self.head_changed(now);
     }
 
     /// The head has refused an RDMA connection because of the epoch (verbs.md §4). The client now asks for the present
-    /// epoch by a datagram, because sessions that only send over connections would never learn it.
+    /// epoch by a datagram, because a session that sends only over RDMA connections would never learn the epoch.
     pub const fn doubt_epoch(&mut self) {
         self.size.doubt();
     }
@@ -770,8 +771,8 @@ impl Client {
     }
 
     /// Replaces the addresses of the devices. In a new shard the head has the first address. An empty list changes
-    /// nothing. The present head stays, if its address is among them. Packets under way are also sent to the new
-    /// addresses when their timers are due (protocol §14).
+    /// nothing. The client keeps sending to the present head if the new list has its address. When the timer of an
+    /// unanswered packet is due, the packet is also sent to the new addresses (protocol §14).
     pub fn look_among(&mut self, peers: &[Peer]) {
         if !peers.is_empty() {
             self.heads.look_among(peers.iter().copied());
@@ -779,7 +780,8 @@ impl Client {
     }
 
     /// Tells the client the largest fragments that its own paths to the devices carry. New messages and requested
-    /// replies use this size. Messages under way keep their fragments, because these may be in the log.
+    /// replies use this size. Messages under way keep their fragment size, because some of their fragments may be in
+    /// the log.
     pub fn set_path(&mut self, size: FragmentSize) {
         self.size.set_path(size.min(self.config.size_max));
     }
@@ -795,14 +797,14 @@ impl Client {
         self.size.of_fragments(self.config.rules)
     }
 
-    /// Whether the client has found out, since the last call, that the network delivers only small packets to the head.
-    /// From then on the client sends small packets.
+    /// Whether, since the last call, the client has found that the network delivers only small packets to the head. The
+    /// client then sends only small packets.
     pub const fn take_large_lost(&mut self) -> bool {
         std::mem::replace(&mut self.large_lost, false)
     }
 
-    /// Asks for the shard's size of fragments, which may change with each epoch. The question is the PING of an open
-    /// session.
+    /// Asks for the shard's size of fragments, which may change with each epoch. The client asks with the PING of an
+    /// open session.
     fn ask_for_size(&mut self, now: Time, out: &mut Outbox) {
         if !self.size.is_due(now, self.epoch) {
             return;

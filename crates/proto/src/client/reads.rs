@@ -12,16 +12,16 @@ use pmnet_wire::packet::{Hit, Miss, READ_KEYS_MAX, ReadKeys, Stamp, write_hashes
 use pmnet_wire::{FragmentSize, Kind, Packet};
 use std::collections::VecDeque;
 
-/// Longest time for which a READ is repeated. After this time, asking the server is faster.
+/// Longest time for which a READ is repeated. After this time, a question to the server is faster.
 pub const READ_TIMEOUT: Nanos = 20 * MILLISECOND;
 /// A READ without an answer is sent again after this long.
 const AGAIN_AFTER: Nanos = 4 * MILLISECOND;
-/// Pause after a READ without an answer: the head may not know this kind of packet.
+/// Pause after a READ without an answer: an older head may not know packets of this kind.
 const PAUSE: Nanos = SECOND;
-/// Time without a READ after which the session is ended.
+/// Time without a READ after which the session of the READs is ended.
 const IDLE: Nanos = 45 * SECOND;
-/// Shortest time between two replacements of the session. A replacement adds entries to the log, and a replica that has
-/// these entries shows that it has the effect of an answered request.
+/// Shortest time between two replacements of the session of the READs. A replacement adds an END and an OPEN to the
+/// log. A replica that has applied these entries also has the effects of requests that were answered before.
 const ANEW_EVERY: Nanos = 100 * MILLISECOND;
 /// Maximum number of READs under way.
 const READS_MAX: usize = 4096;
@@ -38,20 +38,20 @@ pub enum ReadAnswer {
         /// The update's payload.
         payload: Bytes,
     },
-    /// The client may read from a store whose record names this epoch and that has applied all orders up to `need`.
+    /// The client may read from a store that has applied all orders up to `need` and whose record names this epoch.
     Miss {
         /// Epoch of the head.
         epoch: u32,
         /// Order that the store must have applied.
         need: u64,
-        /// Version of the head's index. As long as the version is the same in one epoch, no request that changed state
-        /// without an order has been answered.
+        /// Version of the head's index. If two MISSes of one epoch have the same version, no request that changed state
+        /// without an order was answered between them.
         version: u64,
         /// Order that a replica of the store must have applied to be read from; 0: no replica may be read (reads.md
         /// §11).
         replicas: u64,
     },
-    /// No answer in time.
+    /// No device answered before the READ's deadline.
     None,
 }
 
@@ -92,11 +92,11 @@ pub(super) struct Reads {
     paused_until: Time,
     /// No READ is due before this time.
     next: Option<Time>,
-    /// Time of the last READ, as long as the session exists.
+    /// Time of the last READ; `None`: there is no session.
     used: Option<Time>,
     /// The session must be replaced by a new session.
     anew: bool,
-    /// The session is not replaced before this time.
+    /// Earliest time at which the session may be replaced.
     anew_after: Time,
 }
 
@@ -132,8 +132,8 @@ impl Reads {
         self.used = Some(now);
     }
 
-    /// Whether the session must end: there was no READ for long, or replicas of the store need an entry after an
-    /// answered request. Returns true only once for each cause.
+    /// Whether the session must end. Causes: there was no READ for [`IDLE`], or a replica of the store can be read only
+    /// after an entry that follows an answered request. Each cause is reported once.
     pub(super) fn is_over(&mut self, now: Time) -> bool {
         let idle = self.used.is_some_and(|used| now >= used + IDLE);
         let over = self.asked.is_empty() && (idle || self.anew);
@@ -145,7 +145,7 @@ impl Reads {
         over
     }
 
-    /// Takes in a packet. Returns the READ that the packet answers, if there is one.
+    /// Processes a packet. Returns the READ that the packet answers, if there is one.
     pub(super) fn answered(
         &mut self,
         now: Time,
@@ -182,8 +182,8 @@ impl Reads {
         Some((asked.call, answer))
     }
 
-    /// Ends the READs whose deadline has passed, and sends those that are due if there is a session. Returns whether a
-    /// READ was sent again.
+    /// Ends the READs whose deadline has passed, and sends the READs that are due, if there is a session. Returns
+    /// whether a READ was sent again.
     pub(super) fn flush(
         &mut self,
         now: Time,

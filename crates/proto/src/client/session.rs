@@ -106,19 +106,19 @@ enum State {
 #[derive(Debug)]
 struct Logged {
     updates: VecDeque<Update>,
-    /// For each seq in `acked + 1 .. next_seq`, the time at which it was last sent.
+    /// For each seq in `acked + 1 .. next_seq`, the time at which the seq was last sent; `None`: not sent yet.
     sent: VecDeque<Option<Sent>>,
-    /// Last seq that is committed, by the last ack of `acked_epoch`.
+    /// Last committed seq, as the newest ack of `acked_epoch` stated it.
     acked: u64,
     acked_epoch: u32,
     /// Last seq that a NIC has acknowledged; 0: none.
     acked_by_nic: u64,
     /// Last seq that is known to be applied. Later seqs may be applied, too.
     applied: u64,
-    /// The next seq to give out (`next_seq`), and the next seq to send (`next_send`).
+    /// The next seq to assign to an update (`next_seq`), and the next seq to send (`next_send`).
     next_seq: u64,
     next_send: u64,
-    /// Last seq that a NACK has asked for, and the NACK's time.
+    /// Seq that the last NACK has asked for, and the NACK's time.
     nacked: Option<(u64, Time)>,
     /// Number of timeouts since the last progress (`stalled`), and whether the session must ask the head for its last
     /// seq (`asks`).
@@ -130,9 +130,9 @@ struct Logged {
 #[derive(Debug)]
 struct Window {
     size: u32,
-    /// Up to this size, the window doubles with each round trip.
+    /// Window size up to which the window doubles with each round trip.
     threshold: u32,
-    /// Number of entries that the head can take.
+    /// Number of entries that the head can take, as its last packet stated it.
     credit: u64,
     /// The store is short of space, so the head takes no updates. Updates without a seq are sent as bypasses.
     short: bool,
@@ -144,12 +144,13 @@ struct Direct {
     bypass: Option<Bypass>,
     next_request: u64,
     /// A bypass that changes state has an unknown outcome, and the store has recorded no later request of this session.
-    /// So a restarted server would execute a late copy of the bypass, even after a later read.
+    /// A restarted server would still execute a late copy of this bypass, even after a later read.
     doubtful: bool,
     fallback: Option<Fallback>,
-    /// The server has applied all updates up to this seq through a fallback. The head may not know this seq.
+    /// The server has applied all updates up to this seq, the last of them as a fallback. The head may not know that
+    /// they are applied.
     fallback_upto: u64,
-    /// The head does not know `fallback_upto`: another confirmation must pass through it.
+    /// The head does not know `fallback_upto`, so the server must send its confirmation through the head again.
     repair: bool,
 }
 
@@ -169,8 +170,8 @@ pub(super) struct Session {
     earliest_deadline: Option<Time>,
     /// The END of the session was submitted.
     ending: bool,
-    /// A call's deadline has passed since the client got another key: perhaps no head has the key of this session any
-    /// more.
+    /// Since the client got another key, a deadline of a call in this session has passed. Perhaps no head has the key
+    /// of this session any more.
     unheard: bool,
     log: Logged,
     window: Window,
@@ -185,13 +186,13 @@ pub(super) struct Session {
     pub(super) timer: Option<Time>,
 }
 
-/// Bytes that a message with a value of 16 MiB may have in addition: preamble, command name, key, RESP framing.
+/// Largest number of bytes of a message besides a value of 16 MiB: preamble, command name, key, RESP framing.
 const MESSAGE_OVERHEAD_BYTES: usize = command::PREAMBLE_LEN + 16 * 1024;
 const _: () = assert!(
     FragmentSize::MIN.count(MESSAGE_BYTES_MAX + MESSAGE_OVERHEAD_BYTES) <= FRAGMENTS_MAX as usize
 );
 
-/// Timeouts after which an undelivered large packet counts as too large for the path to the head.
+/// Number of timeouts of a large packet after which the packet counts as too large for the path to the head.
 const LOST_AFTER: u32 = 6;
 /// Failure text of a call that could not be sent because the device has no place for its session.
 pub const CROWDED: &str =
@@ -200,7 +201,7 @@ pub const CROWDED: &str =
 const WINDOW_INITIAL: u32 = 32;
 const WINDOW_MIN: u32 = 2;
 
-/// The keys of a session with this token.
+/// Returns the keys of a session with this token; `None`: the client has no key.
 fn keys_of(token: u64, config: &ClientConfig) -> Option<SessionKeys> {
     let front = config.keys.as_ref()?;
     Some(front.session(config.shard, token))
@@ -276,7 +277,7 @@ impl Session {
     pub(super) fn is_closed(&self) -> bool {
         self.state == State::Closed
     }
-    /// Whether the caller has to remember to pump this session.
+    /// Marks the session as listed for the next pump. Returns true if the caller must add it to the list.
     pub(super) fn mark_dirty(&mut self) -> bool {
         !std::mem::replace(&mut self.dirty, true)
     }
@@ -291,7 +292,8 @@ impl Session {
         if self.ending || self.is_closed() {
             return Err(Refused::Closed);
         }
-        // A request of unknown outcome is first settled in its own session, if heads still answer that session.
+        // If a request has an unknown outcome, a fence in its own session must settle it first. This is possible only
+        // if heads still answer the session.
         let settles = self.direct.doubtful && !self.unheard;
         if self.has_another_key(config) && !settles && !matches!(work, Work::End) {
             return Err(Refused::Busy);
@@ -312,19 +314,20 @@ impl Session {
         Ok(())
     }
 
-    /// Whether the session has another key than the front has now. Such a session takes no more calls, and ends as soon
-    /// as no call is under way.
+    /// Whether the session's key differs from the front's present key. If it differs, the session takes no more calls,
+    /// and ends when no call is under way. Marks are exempt.
     pub(super) fn has_another_key(&self, config: &ClientConfig) -> bool {
         self.has_another_front(config) && !is_mark(self.token)
     }
 
-    /// Whether the session, which may be a mark, has another key than the front has now.
+    /// Whether the session's key differs from the front's present key. In contrast to [`Session::has_another_key`],
+    /// marks count.
     pub(super) fn has_another_front(&self, config: &ClientConfig) -> bool {
         self.front != config.keys
     }
 
-    /// The client has another key. A session that is not open yet sends its OPEN again with the new key: the old key
-    /// may be wrong, and then no head answers.
+    /// The client has another key. A session that is not open yet sends its OPEN again with the new key, because no
+    /// head answers an OPEN with a wrong key.
     pub(super) fn rekey(&mut self, config: &ClientConfig) {
         if matches!(self.state, State::Opening { .. }) && self.has_another_key(config) {
             self.front = config.keys;
@@ -333,14 +336,14 @@ impl Session {
         }
     }
 
-    /// Ends the session with the key that it has.
+    /// Ends the session with an END that is sealed with the session's old key.
     pub(super) fn retire(&mut self, deadline: Time, config: &ClientConfig) {
         // The session is open and its queue is empty, so the END is accepted.
         let _ = self.submit(CallId(u64::MAX), Work::End, deadline, config);
     }
 
-    /// Whether the session must be left without an END: the client has another key, all calls have their outcomes, and
-    /// repeated packets may never be answered, because perhaps no head has the session's key any more.
+    /// Whether the session must be dropped without an END. This is so if the client has another key, all calls have
+    /// their outcomes, and perhaps no head has the session's key any more. An END might then never be answered.
     pub(super) fn is_forsaken(&self) -> bool {
         let mut updates = self.log.updates.iter();
         let waits = |call: Option<CallId>| call.is_some();
@@ -364,7 +367,7 @@ impl Session {
 
     // ---- inputs ----
 
-    /// Takes in an OPEN-REPLY. Returns true if the packet has just opened the session.
+    /// Processes an OPEN-REPLY. Returns true if the packet has just opened the session.
     pub(super) fn on_open_reply(
         &mut self,
         now: Time,
@@ -440,7 +443,7 @@ impl Session {
         self.committed_upto(ack.seq, ack.copies, context);
     }
 
-    /// Returns what a connection by RDMA must know of the session.
+    /// Returns the facts that a connection by RDMA needs about the session.
     pub(super) fn binding(&self) -> Binding {
         Binding {
             acknowledged: self.log.acked,
@@ -452,8 +455,8 @@ impl Session {
         }
     }
 
-    /// A NIC has all updates up to `seq`. The NIC's acknowledgement counts as an ACK of one copy without news about the
-    /// log and the store.
+    /// A NIC has all updates up to `seq`. Its acknowledgement counts as an ACK with one copy. Unlike an ACK, it says
+    /// nothing about room in the log and space in the store.
     pub(super) fn on_taken_by_nic(
         &mut self,
         now: Time,
@@ -526,10 +529,10 @@ impl Session {
             return;
         }
         if expected <= self.log.acked {
-            // In a later epoch the chain has really lost updates that it had acknowledged. In the epoch of the last ack a
-            // device's NACK can only be an old packet. A NIC is different: this client leaves no gap on a connection,
-            // so if the device misses an update that its NIC has acknowledged, another host's packet took its place
-            // (verbs.md §9).
+            // The NACK asks for an acknowledged update. If its epoch is later than the last ack's, the chain has really
+            // lost the update. In the epoch of the last ack, the NACK of a device that acknowledges by itself can only
+            // be an old packet. If a NIC has acknowledged the update and the device misses it, another host's packet
+            // took its place, because this client leaves no gap on a connection (verbs.md §9).
             if header.epoch > self.log.acked_epoch || expected <= self.log.acked_by_nic {
                 self.close(
                     Closed::DataLoss {
@@ -568,7 +571,7 @@ impl Session {
                 .nacked
                 .is_none_or(|at| now.since(at) >= self.update_rto.smoothed())
         {
-            // Each fragment of a long bypass may be refused: react once a round trip.
+            // The head may refuse each fragment of a long bypass. The client reacts to one refusal in each round trip.
             bypass.nacked = Some(now);
             bypass.transfer.retry();
         }
@@ -582,9 +585,9 @@ impl Session {
         }
     }
 
-    /// The device does not know the session, or no longer knows it. In the epoch of the last ack, the session has
-    /// expired after all its acknowledged updates. In a later epoch, the log may have been lost with a declared loss:
-    /// then all updates are lost that are not known to be applied.
+    /// The device does not know the session, or no longer knows it. If the packet has the epoch of the last ack, the
+    /// session has expired after all its acknowledged updates. If its epoch is later, an operator may have declared the
+    /// log lost: then every update counts as lost that is not known to be applied.
     pub(super) fn on_unknown(&mut self, header: &Header, context: &mut Context<'_>) {
         let later = header.epoch > self.log.acked_epoch;
         let Nack { expected, why, .. } = Nack::read(header);
@@ -629,7 +632,7 @@ impl Session {
         if session == 0 {
             self.crowded = why == NotLogged::CROWDED;
             context.counters.crowded += u64::from(self.crowded);
-            // The OPEN was not logged. The OPEN is sent again after a pause.
+            // The OPEN was not logged, so it is sent again after a pause.
             self.update_rto.back_off();
             if let State::Opening { last_sent } = &mut self.state {
                 *last_sent = Some(now);
@@ -649,7 +652,7 @@ impl Session {
             return;
         };
         if update.kind == Kind::End {
-            // An END can wait until the log has room again.
+            // The log has no room for the END, which is sent again later.
             self.update_rto.back_off();
             return;
         }
@@ -668,8 +671,8 @@ impl Session {
         rest.min(update.size.bytes())
     }
 
-    /// Whether a PONG shows that the path to the head loses large packets: the head lacks the oldest packet, which is
-    /// large and was sent several times, but the head receives small packets.
+    /// Whether a PONG shows that the path to the head loses large packets: the head answers small packets, but lacks
+    /// the oldest unacknowledged packet, which is large and was sent several times.
     pub(super) fn loses_large(&self, pong: &Header) -> bool {
         let expected = Pong::read(pong).expected;
         self.direct.fallback.is_none()
@@ -796,7 +799,7 @@ impl Session {
             || self.direct.repair
     }
 
-    /// Makes the next pump send all packets under way again, with new timeouts.
+    /// Makes the next pump send all unanswered packets again, with new timeouts.
     pub(super) fn head_changed(&mut self) {
         self.update_rto.progress();
         self.bypass_rto.progress();
@@ -813,8 +816,8 @@ impl Session {
         }
     }
 
-    /// Returns the request under way to the server. During a fallback no other request is sent, and a bypass is sent
-    /// only after every update before it.
+    /// Returns the transfer that may be sent to the server now: the fallback, if there is one, or else the bypass, once
+    /// every earlier update was sent.
     fn transfer(&mut self) -> Option<&mut Transfer> {
         let ready = self.all_sent();
         match &mut self.direct.fallback {
@@ -828,8 +831,8 @@ impl Session {
         }
     }
 
-    /// Whether every update has been sent. A bypass that is sent before would be refused, once for each of its
-    /// fragments.
+    /// Whether every update has been sent. If a bypass were sent before an earlier update, the head would refuse each
+    /// of its fragments.
     fn all_sent(&self) -> bool {
         self.log.next_send == self.log.next_seq
     }
@@ -908,7 +911,7 @@ impl Session {
             .chain(self.direct.bypass.iter().map(|bypass| bypass.deadline))
             .min();
         if end_expired {
-            // The device will let the session expire.
+            // The deadline of the END has passed. The head ends the session later, because the session is silent.
             self.close(Closed::Ended, context);
         }
     }
@@ -942,7 +945,7 @@ impl Session {
         self.state = State::Closed;
     }
 
-    /// Returns the time when [`Session::on_timer`] has something to do.
+    /// Returns the time when [`Session::on_timer`] must be called; `None`: no timer is set.
     pub(super) fn next_timer(&mut self, config: &ClientConfig) -> Option<Time> {
         let update_timeout = self.update_rto.timeout();
         let bypass_timeout = self.bypass_rto.timeout();

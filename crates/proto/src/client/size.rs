@@ -13,7 +13,7 @@ const ASK_EVERY: Nanos = 250 * MILLISECOND;
 pub(super) struct Size {
     /// Size that the client's own paths carry.
     path: FragmentSize,
-    /// The client's own paths have lost large packets without an error.
+    /// The client's own paths lose large packets, and no system reports an error.
     lossy: bool,
     /// Size of the shard, as the head stated it, and the epoch of that statement (`told_in`).
     shard: FragmentSize,
@@ -59,7 +59,7 @@ impl Size {
         self.asked = None;
     }
 
-    /// The epoch of the head's statement may be over, so the head is asked soon.
+    /// The head's statement may belong to an earlier epoch, so the client asks the head soon.
     pub(super) const fn doubt(&mut self) {
         self.told_in = 0;
     }
@@ -74,7 +74,8 @@ impl Size {
         }
     }
 
-    /// Returns the size to state in a READ, which is only needed if it is smaller than the size that the head knows.
+    /// Returns the size that a READ must state. A READ must state the size only if the client's paths carry less than
+    /// the size that the head has stated.
     pub(super) fn of_hits(&self) -> FragmentSize {
         if self.own() < self.shard {
             self.own()

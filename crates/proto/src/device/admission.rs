@@ -1,4 +1,4 @@
-//! Admits entries, and passes bypasses and answers on (`docs/spec/protocol.md` §2 rules 2, 4 and 8).
+//! Admits entries, and passes on bypasses and answers (`docs/spec/protocol.md` §2 rules 2, 4 and 8).
 
 use super::session::Session;
 use super::shares::NoPlace;
@@ -12,7 +12,8 @@ use pmnet_wire::packet::{
 use pmnet_wire::{Flags, Header, Kind, Packet, Payloads};
 
 impl Device {
-    /// Rule 2: session order, at the head only.
+    /// Decides about an OPEN, update or END of a client by rule 2, the order of the session. Only the head admits these
+    /// packets.
     pub(super) fn on_client_entry(
         &mut self,
         now: Time,
@@ -51,11 +52,11 @@ impl Device {
         }
         // An END is admitted even if the store is short of space, because it frees space.
         let short = self.short && header.kind == Kind::Update;
-        // If a NIC acknowledges updates, an update is admitted in spite of the shortage. Otherwise the update would
-        // wait for space, and so would all bypasses after it, one of which may free space.
+        // If a NIC acknowledges updates, the head admits an update even if the store is short of space. Otherwise the
+        // update would block all later bypasses of the session, and one of these bypasses may free space.
         let short = short && self.config.acknowledger == Acknowledger::Device;
-        // Other fronts need the log's room that the update would take, so the session continues at the server's speed
-        // (§4, "Shares").
+        // The front holds its share of the log, and other fronts need the rest. So the update goes to the server, and
+        // the session continues at the server's speed (§4, "Shares").
         let over_share = header.kind == Kind::Update && self.table.shares.is_over(session.share);
         if over_share {
             self.counters.over_share += 1;
@@ -95,7 +96,7 @@ impl Device {
         out: &mut Outbox,
     ) -> Verdict {
         let header = &packet.header;
-        // With keys an OPEN names its front; without keys an OPEN names no front.
+        // An OPEN must name its front if this device has keys, and must not name a front otherwise.
         let keyed = self.has_keys();
         let right = |said: &Identity| said.token == header.tag && said.front.is_some() == keyed;
         let said = Identity::read(packet.payload).filter(right);
@@ -131,8 +132,8 @@ impl Device {
             return Verdict::Done;
         }
         if may_be_in_formation && open.copies > self.copies() {
-            // The first entry would exclude devices that come late (`decide`, line 12), and would not help this client,
-            // which demands more copies.
+            // The chain has fewer devices than this client demands, so the client would close the session. And once the
+            // log has its first entry, devices that start late can no longer belong to the chain (`decide`, line 12).
             self.counters.not_ready += 1;
             let reply = OpenReply {
                 session: 0,
@@ -178,7 +179,7 @@ impl Device {
         verdict
     }
 
-    /// Answers an OPEN that begins no session. `room`, `why`: as in [`NotLogged`].
+    /// Answers an OPEN that begins no session with NOT_LOGGED. `room`, `why`: fields of [`NotLogged`].
     fn refuse_open(
         &self,
         from: Peer,
@@ -195,15 +196,15 @@ impl Device {
             room,
             why,
             short: self.short,
-            // A refusal because of the kind of payloads has another reason than a full store.
+            // If the kind of payloads is the reason, the answer does not also state that the store is full.
             full: self.full && why != NotLogged::OTHER_PAYLOADS,
         };
         let reply = reply.header(&self.stamp().tagged(asked.tag));
         out.seal(self.answers, from, &reply, &[]);
     }
 
-    /// The entry for an admitted packet; from here on it has its order. `said`: the identity of the session that the
-    /// entry begins.
+    /// Returns the entry of an admitted packet, with its order. `said`: the identity of the session that the entry
+    /// begins.
     pub(super) fn admit(&mut self, header: &Header, payload: &[u8], said: Identity) -> Verdict {
         let entry = Append::admitted(header, self.cursors.last + 1, &self.stamp());
         self.fold(&entry, said);
@@ -222,7 +223,7 @@ impl Device {
         }
     }
 
-    /// Rules 3 and 4: a follower takes order `last + 1` only.
+    /// Decides about an entry of the previous hop, by rules 3 and 4. A follower takes only order `last + 1`.
     pub(super) fn on_append(
         &mut self,
         now: Time,
@@ -268,7 +269,7 @@ impl Device {
             return Verdict::Done;
         };
         if !room.fits(packet.payload) {
-            // The hop before keeps the entry, and sends it again when this log has room.
+            // The previous hop keeps the entry, and sends it again when this log has room.
             self.counters.not_logged += 1;
             self.owed.tell_durable = true;
             return Verdict::Done;
@@ -278,7 +279,7 @@ impl Device {
         Verdict::Append(self.sealed(header, packet.payload))
     }
 
-    /// Rule 8: a bypass is stamped with the head's last order.
+    /// Stamps a client's bypass with the head's last order (rule 8), and sends it to the server.
     pub(super) fn on_client_bypass(
         &mut self,
         now: Time,
@@ -350,8 +351,8 @@ impl Device {
         }
     }
 
-    /// Returns the next seq that the head admits in this session, if it knows session and token. Otherwise answers the
-    /// client.
+    /// Returns the next seq that the head admits in this session. If the head does not know session and token, it
+    /// answers the client and returns `None`.
     pub(super) fn known_session(
         &mut self,
         now: Time,
@@ -383,8 +384,8 @@ impl Device {
             self.note_change(header.session);
         }
         if header.epoch > self.epoch {
-            // The client may know a later epoch than this device. A client's statement ends no device's service: the
-            // device asks the server, and the other clients are served meanwhile.
+            // The client states a later epoch than this device's. This statement alone does not end the device's
+            // service: the device asks the server, and meanwhile serves the other clients.
             self.probe(now, out);
             return None;
         }
@@ -399,7 +400,7 @@ impl Device {
         out.seal(self.answers, from, &reply, &[]);
     }
 
-    /// Sends a NACK: at most one for each session and burst, except for bypasses.
+    /// Sends a NACK. A session gets at most one NACK in a burst, not counting NACKs of bypasses.
     pub(super) fn nack(&mut self, from: Peer, header: &Header, expected: u64, out: &mut Outbox) {
         let burst = self.owed.burst;
         if let Some(session) = self.table.sessions.get_mut(&header.session)
@@ -424,7 +425,7 @@ impl Device {
         }
     }
 
-    /// An answer of the server on its way back to a client.
+    /// Passes an answer of the server on to its client.
     pub(super) fn on_server_answer(&mut self, packet: &Packet<'_>, out: &mut Outbox) {
         let header = &packet.header;
         if self.chain.position != 0 {
@@ -464,8 +465,8 @@ impl Device {
                 self.note_change(header.session);
             }
             if told_short {
-                // The session sends no updates, so no other ACK would tell its client when the shortage of space is
-                // over.
+                // A session that sends no updates gets no ACK otherwise. This ACK tells its client whether the shortage
+                // of space is over.
                 self.touch(header.session);
             }
         }
@@ -486,7 +487,7 @@ impl Device {
 }
 
 /// Returns the identity of the session that an entry begins: the payload of OPEN. [`Identity::NOBODY`]: the entry
-/// begins no session. `None`: its kind is unknown, or the payload of an OPEN is no identity.
+/// begins no session. `None`: the entry's kind is unknown, or the entry is an OPEN whose payload is no identity.
 pub(super) fn entry_identity(header: &Header, payload: &[u8]) -> Option<Identity> {
     match Append::read(header).entry {
         EntryKind::Open => Identity::read(payload),

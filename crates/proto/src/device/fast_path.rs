@@ -1,5 +1,5 @@
-//! The machine's side of a fast path, which admits updates outside of the machine by the same rules and into the same
-//! log: the pipeline in the kernel (`docs/spec/pipeline.md`).
+//! The machine's part of the work with a fast path, for example the pipeline in the kernel (`docs/spec/pipeline.md`). A
+//! fast path admits updates outside of the machine, by the machine's rules and into the machine's log.
 //!
 //! Entries that the fast path admitted are folded before the machine examines a packet, so the machine never decides on
 //! an old state. Machine and fast path never admit at the same time: while the machine admits, the fast path is held.
@@ -31,8 +31,8 @@ pub struct SessionState {
     pub applied: u64,
     /// Address from which the client last sent.
     pub address: Option<Peer>,
-    /// Keys of the session, if the shard has keys. If a session lacks keys that it needs, the fast path leaves it to
-    /// the machine.
+    /// Keys of the session, if the shard has keys. If the shard has keys and the session has none, the fast path leaves
+    /// the session's packets to the machine.
     pub keys: Option<SessionKeys>,
     /// Row of the session's front, below 64: position of a bit of [`ChainState::over`].
     pub share: u8,
@@ -43,7 +43,7 @@ pub struct SessionState {
 pub struct ChainState {
     /// Position of this device; 0 is the head.
     pub position: usize,
-    /// The devices that follow this device, nearest first, and the orders that they are known to hold.
+    /// The devices that follow this device, nearest first, each with the last order that it is known to hold.
     pub behind: Vec<DurableRow>,
     /// Address of the previous device, once it is known.
     pub before: Option<Peer>,
@@ -55,9 +55,9 @@ pub struct ChainState {
     pub sent: u64,
     /// Entries that the next hop can take.
     pub credit: u64,
-    /// Entries in flight towards the next hop, at most.
+    /// Maximum number of entries in flight to the next hop.
     pub window: u64,
-    /// Entries that this device can take in at once.
+    /// Number of entries that this device can take at once.
     pub receive_window: u64,
     /// Size of the shard's fragments.
     pub size: FragmentSize,
@@ -65,36 +65,36 @@ pub struct ChainState {
     pub keys: Option<HopKeys>,
     /// Fingerprint of the shard's keys ([`ClusterKeys::print`](crate::keys::ClusterKeys::print)).
     pub print: Option<NonZeroU64>,
-    /// One bit for each row of a front that is over its share of the log: its updates are not admitted now.
+    /// Bit N is set if the front of row N is over its share of the log. Updates of this front are not admitted now.
     pub over: u64,
 }
 
-/// A fast path's work with the neighbour hops. All numbers except the credit only grow.
+/// The progress of a fast path with the neighbour hops. All numbers except the credit only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HopWork {
-    /// Orders that the following devices hold, nearest first.
+    /// For each following device, nearest first, the last order that it holds.
     pub orders: [u64; CHAIN_MAX - 1],
-    /// Entries that the next hop can take.
+    /// Number of entries that the next hop can take.
     pub credit: u64,
-    /// Highest order that was sent to the next hop, by the fast path or, as far as it was told, by the machine.
+    /// Highest order that was sent to the next hop, by the fast path or by the machine, as far as the fast path knows.
     pub sent: u64,
     /// Highest order that the fast path knows to be committed.
     pub committed: u64,
-    /// The fast path itself has acknowledged all committed orders above this order. For this order and lower orders,
-    /// the acknowledgement is not certain.
+    /// The fast path has acknowledged every committed order above this order. It may not have acknowledged this order
+    /// and lower orders.
     pub skipped: u64,
-    /// This device's order in the last DURABLE that the fast path sent to the hop before.
+    /// The durable order of this device, as the last DURABLE stated it that the fast path sent to the previous hop.
     pub told: u64,
 }
 
-/// Notes the state that the fast path was told, and changes that it must still be told.
+/// The state that the fast path was told, and the changes that it must still be told.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     /// Sessions whose changes the fast path must be told.
     changed: Vec<u64>,
     /// Incarnations of the following devices, as the fast path was told.
     told_behind: Vec<u32>,
-    /// The fast path must be told the chain again.
+    /// The fast path must be told the state of the chain again.
     untold: bool,
     /// [`ChainState::over`] as the fast path was told.
     told_over: u64,
@@ -106,7 +106,7 @@ impl Device {
         self.fast_path.is_some()
     }
 
-    /// Notes that the fast path must be told the chain again.
+    /// Notes that the fast path must be told the state of the chain again.
     pub(super) const fn tell_chain(&mut self) {
         if let Some(ledger) = &mut self.fast_path {
             ledger.untold = true;
@@ -151,8 +151,8 @@ impl Device {
                 let share = self.config.session_entries_max;
                 let until = match share {
                     _ if session.ended => 0,
-                    // Only this machine can recognise a late copy of the update that falls back (docs/spec/reads.md
-                    // §4).
+                    // An update of the session falls back. Only this machine can recognise a late copy of this update
+                    // (docs/spec/reads.md §4), so the fast path admits nothing.
                     _ if session.outstanding.falls_back() => session.last,
                     u64::MAX => u64::MAX,
                     _ => session
@@ -175,9 +175,9 @@ impl Device {
         }
     }
 
-    /// Whether a fast path may append now: this device is in service and, as a head, is not being replaced. While the
-    /// store is short of space, it may not: the fast path cannot set the flags that every DURABLE and every answer must
-    /// then have.
+    /// Whether a fast path may append now: this device is in service and, as a head, is not being replaced. During a
+    /// shortage of space in the store the fast path may not append: every DURABLE and every answer must then have flags
+    /// that the fast path cannot set.
     #[must_use]
     pub const fn admits(&self) -> bool {
         self.is_serving() && !(self.short || self.full) && !(self.is_head() && self.joining)
@@ -211,10 +211,10 @@ impl Device {
         }
     }
 
-    /// Whether a fast path that has done this work must be told the chain again. It must be told in these cases: orders
-    /// are committed or held that the fast path does not know; the next hop's credit has changed; a neighbour device
-    /// has restarted or has another address; or the machine has sent the entries that the fast path left to it, so that
-    /// the fast path can continue.
+    /// Whether a fast path with this progress must be told the state of the chain again. It must be told if orders are
+    /// committed or held that the fast path does not know, if the next hop's credit has changed, or if a neighbour
+    /// device has restarted or has another address. It must also be told when the machine has sent the entries that the
+    /// fast path left to it, so that the fast path can continue.
     #[must_use]
     pub fn fast_path_lags(&self, work: &HopWork, before: Option<Peer>) -> bool {
         let (Phase::Serving(serving), Some(ledger)) = (&self.phase, &self.fast_path) else {
@@ -234,8 +234,8 @@ impl Device {
                 || (self.chain.position != 0 && before != self.predecessor))
     }
 
-    /// Whether the set of fronts over their share differs from the set that the fast path was told. The fast path must
-    /// be held while it is told the new set, so that it admits no update that this machine refuses.
+    /// Whether the set of fronts over their share differs from the set that the fast path was told. The node must hold
+    /// the fast path while it tells the new set, so that the fast path admits no update that this machine refuses.
     #[must_use]
     pub fn shares_untold(&self) -> bool {
         let over = self.table.shares.over();
@@ -243,9 +243,9 @@ impl Device {
         ledger.is_some_and(|ledger| ledger.told_over != over)
     }
 
-    /// Whether this packet may be admitted or move a session. If so, the fast path must be held before the packet is
-    /// handled. If the fast path knows that the front is over its share, an update of the front is only refused, so no
-    /// hold is needed.
+    /// Whether the machine may admit this packet, or change a session's next seq because of it. If so, the node must
+    /// hold the fast path before it handles the packet. An update of a front that is over its share is only refused, so
+    /// it needs no hold if the fast path knows of the share.
     #[must_use]
     pub fn may_admit(&self, header: &Header) -> bool {
         match header.kind {
@@ -254,28 +254,27 @@ impl Device {
                 !session.is_some_and(|session| self.table.shares.is_over(session.share))
             }
             Kind::Open | Kind::Update | Kind::End | Kind::Append | Kind::RecoverReply => true,
-            // From a packet with this flag on, only this machine may admit an update that falls back.
+            // This flag means that an update falls back. From then on only this machine may admit the update.
             Kind::Response | Kind::Bypass => header.flags.has(Flags::FALLBACK),
             _ => false,
         }
     }
 
-    /// Whether this packet may close buckets of the index of a head that answers READs; then the fast path must stop to
-    /// answer READs first.
+    /// Whether this packet may close buckets of the index, if this device is a head that answers READs. If so, the node
+    /// must first stop the fast path from answering READs.
     #[must_use]
     pub fn may_close(&self, header: &Header) -> bool {
         self.reads.answers() && header.kind == Kind::Bypass && !Bypass::read(header).read_only
     }
 
-    /// Whether the fast path must be told changes with [`Device::tell_reads`]. This call does not require that the fast
-    /// path is held.
+    /// Whether the node must call [`Device::tell_reads`]. The fast path need not be held for this check.
     #[must_use]
     pub fn reads_untold(&self) -> bool {
         self.reads.is_untold()
     }
 
     /// Returns the state that a fast path needs to answer READs. Calls `tell` for each bucket that changed since the
-    /// last call, except by an update of the fast path.
+    /// last call. Changes by updates of the fast path are left out.
     pub fn tell_reads(&mut self, mut tell: impl FnMut(usize, Bucket)) -> ReadState {
         self.reads.tell(&mut tell)
     }
@@ -291,9 +290,9 @@ impl Device {
         }
     }
 
-    /// Notes the sessions of which the fast path has received packets since the last call. Must be called before idle
-    /// sessions are looked for. Sessions with admitted packets are noted already; this function adds the sessions with
-    /// repeated packets.
+    /// Notes the sessions of which the fast path has received packets since the last call. Must be called before the
+    /// search for idle sessions. Packets that the fast path admitted were noted when they were followed; this function
+    /// also notes repeated packets.
     pub fn refresh(&mut self, now: Time, mut heard: impl FnMut(u64) -> bool) {
         let Phase::Serving(serving) = &self.phase else {
             return;
@@ -308,7 +307,7 @@ impl Device {
         }
     }
 
-    /// Takes in an entry that the fast path admitted. `frame`: its frame in the log.
+    /// Processes an entry that the fast path admitted. `frame`: its frame in the log.
     ///
     /// # Errors
     /// A text that says why the frame cannot be the next frame of this log.
@@ -339,7 +338,7 @@ impl Device {
     }
 
     /// The followed entries are durable up to `order`. The chain has only this device, and the fast path has
-    /// acknowledged them to the clients (rule 5).
+    /// acknowledged these entries to the clients (rule 5).
     pub fn followed_alone(&mut self, order: u64) {
         assert!(
             self.chain.members.len() == 1,
@@ -350,8 +349,8 @@ impl Device {
         self.untouch(told);
     }
 
-    /// The followed entries are durable up to `order`. `before` and `work` are the fast path's work with the neighbour
-    /// hops at the last call and now.
+    /// The followed entries are durable up to `order`. `before`, `work`: the fast path's progress with the neighbour
+    /// hops at the last call, and now.
     pub fn followed(&mut self, now: Time, order: u64, before: &HopWork, work: &HopWork) {
         let tells = self.owed.tell_durable;
         self.persisted(order);
@@ -373,7 +372,7 @@ impl Device {
             self.link.confirm(now, next.order, work.credit);
             self.link.heard(now);
         }
-        // A DURABLE that the fast path has sent is not sent again.
+        // If the fast path has already sent the DURABLE, the machine does not send it again.
         self.owed.tell_durable = tells || work.told < self.cursors.persisted;
         let told = self.phase.serving().touched.len();
         let known = self.cursors.committed;
@@ -383,14 +382,15 @@ impl Device {
             self.commit_upto(committable);
             return;
         }
-        // The fast path has acknowledged each of these orders when it received the packet that confirmed it.
+        // The fast path acknowledged each of these orders when the packet that commits the order arrived.
         let acknowledged = committable.min(work.committed);
         self.commit_quietly(acknowledged);
         self.untouch(told);
         self.commit_upto(committable);
     }
 
-    /// Removes the sessions touched after the first `told`: their clients are acknowledged already.
+    /// Removes the touched sessions after the first `told` sessions: the fast path has already acknowledged their
+    /// updates.
     fn untouch(&mut self, told: usize) {
         for id in self.phase.serving().touched.split_off(told) {
             if let Some(session) = self.table.sessions.get_mut(&id) {

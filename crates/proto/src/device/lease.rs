@@ -10,7 +10,7 @@ use pmnet_wire::record::Member;
 
 /// Kinds of packets that a device sends only while it may answer: acknowledgements, and answers to READs.
 const ANSWERS: &[Kind] = &[Kind::Ack, Kind::OpenReply, Kind::Hit, Kind::Miss];
-/// The acknowledgements among these kinds.
+/// The kinds of acknowledgements among [`ANSWERS`].
 const ACKNOWLEDGEMENTS: &[Kind] = &[Kind::Ack, Kind::OpenReply];
 
 impl Device {
@@ -31,8 +31,8 @@ impl Device {
     }
 
     /// The lease store has given or renewed the lease for this epoch, for `length` nanoseconds from then on. `sent_at`:
-    /// time by this device's clock *before* the agent asked. An answer for another epoch does not count, and neither
-    /// does an answer with an earlier deadline than a previous one.
+    /// time by this device's clock *before* the agent asked. Answers for another epoch are ignored. If an answer gives
+    /// an earlier deadline than a previous answer, the later deadline stays.
     pub fn renewed(&mut self, epoch: u32, sent_at: Time, length: Nanos) {
         if self.needs_lease() == Some(epoch) {
             self.deadline = self.deadline.max(Some(lease::deadline(sent_at, length)));
@@ -61,9 +61,9 @@ impl Device {
         }
     }
 
-    /// Whether this device serves and holds all entries that were acknowledged before its epoch and are not applied: it
-    /// was already a member, or it has joined and caught up (`docs/spec/protocol.md` §5, "Joining"). This stays true as
-    /// long as the device is a member.
+    /// Whether this device serves, and holds all entries that were acknowledged before its epoch and are not applied. A
+    /// device that has joined holds these entries once it has caught up (`docs/spec/protocol.md` §5, "Joining"); every
+    /// other member holds them from the start.
     #[must_use]
     pub fn holds_everything(&self) -> bool {
         let own = self.chain.members.get(self.chain.position);

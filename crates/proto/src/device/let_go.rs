@@ -1,10 +1,10 @@
 //! Sessions that the head ends on its own (`docs/spec/protocol.md` §4, "Sessions that end by themselves").
 //!
-//! A session whose client has disappeared keeps its place until it has been silent for a long time. Such a session is
-//! ended earlier in two cases: its client reports that it was started again, or the table is full and the session is
-//! silent. A session that is in use is ended only if its front has more than its share and another front finds no
-//! place. A mark (reads.md §5) is ended only after the long silence, because commands of its client may still be
-//! executed in the store after the client's end.
+//! A session whose client has disappeared is ended after a long silence. Such a session is ended earlier in two cases:
+//! its client reports that it was started again, or the table is full and the session is silent. A session that is in
+//! use is ended only if its front has more than its share and another front finds no place. A mark (reads.md §5) is
+//! ended only after the long silence, because commands of its client may still be executed in the store after the
+//! client's end.
 
 use super::session::Session;
 use super::{Device, Room};
@@ -20,12 +20,12 @@ use std::net::IpAddr;
 const GONE_MAX: usize = 65_536;
 /// Maximum number of clients whose last start is remembered.
 const CLIENTS_MAX: usize = 4096;
-/// Maximum number of sessions that are ended at a time to make room.
+/// Maximum number of silent sessions that one search of a full table ends.
 const MADE_ROOM_MAX: usize = 1024;
-/// Maximum number of sessions that are ended in one burst, so that sessions in use are served in between.
+/// Maximum number of sessions that are ended in one burst, so that sessions in use are served between two bursts.
 const ENDED_MAX: usize = 256;
-/// Shortest time between two searches of all sessions for the same reason: a search takes time, and clients decide when
-/// they cause one.
+/// Shortest time between two searches of all sessions for the same reason: a search takes time, and clients can cause a
+/// search at any time.
 const LOOKED_EVERY: Nanos = SECOND;
 
 /// A session that the head has ended.
@@ -40,7 +40,7 @@ struct Gone {
 /// Sessions that must be ended, and sessions that were ended.
 #[derive(Debug, Default)]
 pub(super) struct Leaving {
-    /// Sessions that must be ended, with the reason.
+    /// Ids of sessions that must be ended, each with the reason.
     queue: VecDeque<(u64, LetGo)>,
     /// Number of sessions ended in this burst (`ended`), and whether more are waiting (`more`).
     ended: usize,
@@ -48,8 +48,8 @@ pub(super) struct Leaving {
     /// A session was refused because the table was full.
     crowded: bool,
     crowded_at: Option<Time>,
-    /// The last start of each client, by its front, its name and its host. A client on another host with the same name
-    /// is a copy and not a later start.
+    /// Number of the last start of each client, by front, name and host of the client. A client with the same name on
+    /// another host is a copy of the client, and not a later start.
     clients: FxHashMap<(Option<FrontId>, u64, IpAddr), u64>,
     /// Time of the next search for sessions of earlier starts; `None`: no client was started again.
     look_due: Option<Time>,
@@ -93,8 +93,9 @@ impl Leaving {
 }
 
 impl Device {
-    /// Notes the client of an OPEN or a PING. Earlier starts of the client are over, so their sessions must be ended.
-    /// With keys a name belongs to a front, so no front can end sessions of another front.
+    /// Notes the client of an OPEN or a PING. If this is a later start of a known client, the sessions of its earlier
+    /// starts must be ended. With keys, a name counts only within its front, so that no front can end sessions of
+    /// another front.
     pub(super) fn note_client(
         &mut self,
         now: Time,
@@ -121,7 +122,8 @@ impl Device {
         *due = earliest(*due, Some(look));
     }
 
-    /// Queues the sessions of clients' earlier starts, in place of the sessions that an earlier search has queued.
+    /// Queues the sessions of clients' earlier starts. They replace the sessions that an earlier search for this reason
+    /// has queued.
     fn let_go_of_earlier_starts(&mut self, now: Time) {
         self.leaving.look_due = None;
         self.leaving.looked_at = Some(now);
@@ -143,8 +145,8 @@ impl Device {
         queue.extend(former.into_iter().map(|id| (id, LetGo::Succeeded)));
     }
 
-    /// The table is full, so silent sessions must be ended. The search for them follows once the fast path has said
-    /// from which sessions it has received packets.
+    /// The table is full, so silent sessions must be ended. The search follows when the fast path has stated from which
+    /// sessions it has received packets.
     pub(super) fn make_room(&mut self, now: Time) {
         let lately = |at: Time| now.since(at) < LOOKED_EVERY;
         if !self.leaving.crowded_at.is_some_and(lately) {
@@ -170,7 +172,8 @@ impl Device {
             .sessions
             .iter()
             .filter(|(_, session)| {
-                // A command under a mark may still be executed in the store, long after its client is gone.
+                // The store may still execute a command under a mark long after the command's client has disappeared.
+                // So a mark is ended only after the long silence.
                 let quiet = if is_mark(session.token) { idle } else { quiet };
                 !session.ended && now.since(session.seen) >= quiet
             })
@@ -203,8 +206,8 @@ impl Device {
         self.phase.serving().next_expiry = earliest(next, self.leaving.look_due);
     }
 
-    /// Notes that a front with less than its share found no place for a session: a session of a front with more than
-    /// its share must be ended.
+    /// Notes that a front with less than its share of the table found no place for a session. A session of a front with
+    /// more than its share must then be ended.
     pub(super) fn claim(&mut self, now: Time, share: u8) {
         let most = self.config.sessions_max;
         let is_below = self.table.shares.is_below_in_table(now, share, most);
@@ -212,8 +215,8 @@ impl Device {
     }
 
     /// Queues `claims` sessions of fronts with more than their share of the table, beginning with the longest silence.
-    /// Marks are left out, and so are sessions with a fallback, because the fate of the fallback's seqs is open until
-    /// the server has answered.
+    /// Leaves out marks, and sessions with a fallback: until the server has answered a fallback, it is unknown whether
+    /// its seqs are used.
     fn let_go_beyond_shares(&mut self, now: Time, claims: usize) {
         let (shares, most) = (&self.table.shares, self.config.sessions_max);
         let mut beyond = shares.beyond_in_table(now, most);
@@ -240,8 +243,8 @@ impl Device {
         }
     }
 
-    /// Returns the silence after which a session may be ended if the table is full: its client has missed several
-    /// pings.
+    /// Returns the silence after which a session may be ended if the table is full. A living client would have sent
+    /// several PINGs in this time.
     fn quiet(&self) -> Nanos {
         self.config.session_quiet.min(self.config.session_idle)
     }
@@ -258,8 +261,8 @@ impl Device {
         }
         while let Some(&(id, why)) = self.leaving.queue.front() {
             if why == LetGo::Succeeded && !room.admits_sessions() {
-                // There may be many such sessions, and active clients come first: the ENDs wait while the log is too
-                // full for new sessions.
+                // Many sessions may have to end. Their ENDs wait while the log is too full for new sessions, so that
+                // active clients get its room.
                 return None;
             }
             self.leaving.queue.pop_front();
@@ -271,8 +274,8 @@ impl Device {
             let Some(session) = self.table.sessions.get_mut(&id) else {
                 continue;
             };
-            // A client may have connected by RDMA since the session was queued. An END would take the place of a
-            // message that a NIC has already acknowledged.
+            // A client may have connected by RDMA since the session was queued. An END would take the seq of a message
+            // that a NIC has already acknowledged.
             if session.bound > 0 {
                 continue;
             }
@@ -314,9 +317,10 @@ impl Device {
     }
 
     /// A connection is made on which a NIC will acknowledge messages of this session (`docs/spec/verbs.md` §3, 3). From
-    /// now on the head does not end the session on its own. Returns false in three cases: there is no such session with
-    /// this identity, this device is not the head, or the shard has keys and the session has none, so that its messages
-    /// could not be verified. With keys the caller has verified that the client has the key of the session's front.
+    /// now on the head does not end the session on its own. Returns false if there is no such session with this
+    /// identity, or if this device is not the head. It also returns false if the shard has keys and the session has
+    /// none, because the session's messages could not be verified. With keys the caller has verified that the client
+    /// has the key of the session's front.
     pub fn bind(&mut self, session: u64, whose: Identity) -> bool {
         let head = self.is_head() && !self.joining;
         let keyed = self.has_keys();
@@ -330,10 +334,11 @@ impl Device {
         false
     }
 
-    /// Such a connection is broken, and this machine has received all messages that its NIC has taken. The session's
-    /// silence counts from `now` on. If the key of its front was removed meanwhile, the session loses its keys now.
+    /// A connection that was counted by [`Device::bind`] is broken, and this machine has received all messages that the
+    /// NIC took from it. The session's silence counts from `now` on. If the key of the session's front was removed
+    /// while the connection existed, the session loses its keys now.
     pub fn unbind(&mut self, now: Time, session: u64) {
-        // After a recovery the table is new, without connections.
+        // After a recovery the table may be new, so that the session has no counted connection.
         if let Some(found) = self.table.sessions.get_mut(&session)
             && found.bound > 0
         {
@@ -348,8 +353,8 @@ impl Device {
         }
     }
 
-    /// Whether this device cannot verify messages of a session that it knows: it has keys, and the session has none,
-    /// because the key of its front was removed.
+    /// Whether this device knows the session but cannot verify its messages. This is so if the shard has keys and the
+    /// session has none, because the key of its front was removed.
     #[must_use]
     pub fn lacks_keys(&self, session: u64) -> bool {
         let found = self.table.sessions.get(&session);

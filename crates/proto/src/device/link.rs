@@ -1,5 +1,5 @@
-//! The link to the next hop: the sent orders, the confirmed orders, and the time to send again (`docs/spec/protocol.md`
-//! §2 rules 3 and 4).
+//! The link to the next hop: which orders were sent, which are confirmed, and when to send again
+//! (`docs/spec/protocol.md` §2 rules 3 and 4).
 
 use super::{Device, DeviceConfig};
 use crate::rto::Rto;
@@ -10,42 +10,44 @@ use pmnet_wire::packet::{Append, Ping, Retrans};
 use pmnet_wire::{FragmentSize, HEADER_LEN, Header, Packet};
 use std::ops::Range;
 
-/// Timeouts after which an undelivered large entry counts as too large for the path to the next hop.
+/// Number of timeouts of a large entry after which the entry counts as too large for the path to the next hop.
 const LOST_AFTER: u32 = 8;
 /// Window after a timeout, in entries.
 const WINDOW_MIN: u64 = 16;
-/// Number of waiting entries that are sent without further delay.
+/// If this number of entries waits for more entries, they are sent at once.
 const LINGER_ENTRIES: u64 = 512;
-/// If nothing is under way to the next hop and no packet came from it for this long, the device asks it how far it is.
+/// If the store has applied all entries, and no packet came from the next hop for this long, the device sends it a
+/// PING.
 const ASK_EVERY: Nanos = SECOND;
-/// The same after a question without an answer: a lost packet must not look like a lost device.
+/// Interval of further PINGs while the next hop does not answer. It is shorter than [`ASK_EVERY`], so that one lost
+/// packet does not look like a lost device.
 const ASK_AGAIN: Nanos = ASK_EVERY / 4;
 
 #[derive(Debug)]
 pub(super) struct Link {
-    /// The next hop holds all entries up to this order durably (a device), or has applied them (the server).
+    /// Last confirmed order: a device holds all entries up to it durably, or the server has applied them.
     pub(super) acked: u64,
     /// Next order to send.
     cursor: u64,
     window: u64,
     window_max: u64,
-    /// Number of entries that the next hop can take, as it said.
+    /// Number of entries that the next hop can take, as its last packet stated it.
     credit: u64,
     rto: Rto,
     /// Time at which the timer was last started: when an entry was sent or confirmed.
     since: Option<Time>,
-    /// When the next hop last said something in this epoch; at first, when the epoch began.
+    /// Time of the next hop's last packet in this epoch; before its first packet, time at which the epoch began.
     heard: Option<Time>,
-    /// As `heard`, or when the next hop was asked while nothing was under way, whichever was last.
+    /// Time of the last event of these two: `heard`, or a PING to the next hop after all entries were applied.
     quiet_since: Option<Time>,
     timed: Option<(u64, Time)>,
     rewound: Option<(u64, Time)>,
     /// Time since which durable entries wait for more entries before they are sent to the server.
     held_since: Option<Time>,
-    /// Highest order that was ever sent, or left for the server to read from the log. Entries up to this order are sent
-    /// again one by one.
+    /// Highest order that was ever sent, or that the server was left to read from the log. An entry up to this order is
+    /// a repetition, and is always sent as a packet.
     told: u64,
-    /// A bypass has passed that waits for these entries, so they are sent without delay.
+    /// A bypass on its way to the server waits for the held entries, so they are sent without delay.
     hurry: bool,
     /// Last order that was given out for sending.
     polled: u64,
@@ -78,7 +80,7 @@ impl Link {
         }
     }
 
-    /// Starts again from `acked`, without knowledge of the next hop.
+    /// Begins to send again after order `acked`, and forgets what was measured before.
     pub(super) fn restart(&mut self, acked: u64) {
         self.acked = acked;
         self.cursor = acked + 1;
@@ -88,7 +90,7 @@ impl Link {
         self.rto.progress();
     }
 
-    /// The next hop has said something in this epoch; or the epoch begins.
+    /// A packet of the next hop has come in this epoch, or the epoch begins.
     pub(super) const fn heard(&mut self, now: Time) {
         self.heard = Some(now);
         self.quiet_since = Some(now);
@@ -135,7 +137,7 @@ impl Link {
     }
 
     /// The fast path has sent the entries after `from`, up to `upto`. If this device is sending earlier entries again,
-    /// the device continues with those entries.
+    /// it still continues with the earlier entries.
     pub(super) fn followed(&mut self, now: Time, from: u64, upto: u64) {
         if upto > from && self.cursor > from && self.cursor <= upto {
             self.cursor = upto + 1;
@@ -144,19 +146,20 @@ impl Link {
         }
     }
 
-    /// The server has applied all entries up to this order, so the next hop holds them, too.
+    /// The server has applied all entries up to this order, so they also count as confirmed by the next hop.
     pub(super) fn pass(&mut self, applied: u64) {
         self.acked = self.acked.max(applied);
         self.cursor = self.cursor.max(self.acked + 1);
     }
 
-    /// A bypass is on its way to the server, which will wait for the entries that this device still holds back.
+    /// A bypass is on its way to the server, and will wait there for the entries that this device still holds back. So
+    /// these are sent at once.
     pub(super) const fn hurry(&mut self) {
         self.hurry = true;
         self.held_since = None;
     }
 
-    /// Whether the entries up to `persisted` should wait for further entries now.
+    /// Whether the unsent entries up to `persisted` should wait for further entries.
     fn lingers(&mut self, now: Time, persisted: u64, linger: Nanos) -> bool {
         let waiting = (persisted + 1).saturating_sub(self.cursor);
         if waiting == 0 {
@@ -179,7 +182,8 @@ impl Link {
         self.held_since.map(|since| since + linger)
     }
 
-    /// The time to send again, if something is under way; otherwise the time to ask the next hop.
+    /// Returns the time to send again, if the store has not applied all entries (`outstanding`), or else the time of
+    /// the next PING.
     pub(super) fn due(&self, outstanding: bool) -> Option<Time> {
         if outstanding {
             Some(self.since? + self.rto.timeout())
@@ -192,8 +196,9 @@ impl Link {
 }
 
 impl Device {
-    /// Returns when the next hop last said something in this epoch; at first, when the device began to serve in it.
-    /// `None`: the device has not served. A next hop that runs says something about once a second.
+    /// Returns the time of the next hop's last packet in this epoch; before its first packet, the time at which the
+    /// device began to serve in the epoch. `None`: the device has not served. A running next hop sends a packet about
+    /// once a second.
     #[must_use]
     pub const fn next_hop_heard(&self) -> Option<Time> {
         self.link.heard
@@ -205,8 +210,8 @@ impl Device {
         if !self.is_serving() {
             return None;
         }
-        // The clients are already acknowledged, so the server is woken for many entries at once, unless a bypass waits
-        // for them.
+        // The clients have been acknowledged already, so the server is woken for many entries at once, unless a bypass
+        // waits for them.
         let to_server = self.chain.position + 1 == self.chain.members.len();
         let ready = if self.config.rules.hold(Rule::WriteAhead) {
             self.cursors.persisted
@@ -277,16 +282,16 @@ impl Device {
         out.send_logged(self.config.next, frame);
     }
 
-    /// Takes note that the next hop has all entries up to `upto`, and can take `room` more. If the path seems to lose
-    /// large packets without an error, this device's paths count as the narrowest from now on. The server learns this
-    /// with the next measurement of the paths.
+    /// Notes whether the path to the next hop seems to lose large packets without an error. `upto`, `room`: the next
+    /// hop has all entries up to `upto`, and can take `room` more. If the path loses large packets, this device from
+    /// now on reports the smallest fragment size for its paths, and the server learns it with the next measurement.
     pub(super) fn hear(&mut self, upto: u64, room: u64) {
         let link = &self.link;
         let lost = upto == link.acked && link.stalled >= LOST_AFTER && link.oldest_is_large();
         self.loses_large |= lost && room > 0;
     }
 
-    /// Whether the device has found out that the network delivers only small packets to the next hop.
+    /// Whether the device has found that the network delivers only small packets to the next hop.
     #[must_use]
     pub const fn loses_large(&self) -> bool {
         self.loses_large
@@ -320,7 +325,7 @@ impl Device {
             return;
         }
         if !outstanding {
-            // A device of an idle chain learns of a later epoch by this PING.
+            // The next hop's answer to this PING tells the device of an idle chain whether there is a later epoch.
             self.link.quiet_since = Some(now);
             self.ping_next(out);
             return;
@@ -335,9 +340,9 @@ impl Device {
             link.cursor = link.acked + 1;
             link.stalled += 1;
         }
-        // A PING asks the next hop in three cases: all entries have arrived and only APPLIED is missing; large entries
-        // may be lost, while a PING is small; or, with keys, the next hop knows another chain and can verify only a
-        // PING, which names its sender.
+        // Three cases need a PING instead of an entry. All entries have arrived, and only APPLIED is missing. Or large
+        // entries are lost, and a small packet may arrive. Or, with keys, the next hop knows another chain, and can
+        // verify only a PING, because a PING names its sender.
         let keyed = self.config.keys.is_some();
         if arrived || keyed || link.oldest_is_large() {
             self.ping_next(out);
@@ -347,7 +352,7 @@ impl Device {
     fn ping_next(&self, out: &mut Outbox) {
         let ping = Ping {
             session: 0,
-            // A server that has lost its record of the chain verifies the PING with this token.
+            // A server that has lost its chain record needs this token to verify the PING.
             client: if self.config.keys.is_some() {
                 self.chain.shard_token
             } else {
@@ -359,15 +364,15 @@ impl Device {
         out.seal(self.hop_seal(), self.config.next, &ping, &[]);
     }
 
-    /// Longest silence of the next hop before this device sends again, now.
+    /// Returns the present retransmission timeout towards the next hop.
     #[must_use]
     pub fn link_timeout(&self) -> Nanos {
         self.link.rto.timeout()
     }
 }
 
-/// Returns whether an entry has a tag. A fast path leaves the tag 0 in entries that it does not forward itself; the
-/// device seals these when it sends them.
+/// Returns whether an entry has a tag. A fast path leaves the tag 0 in entries that it does not forward itself. The
+/// device seals such an entry when it sends the entry.
 fn has_tag(frame: &[u8]) -> bool {
     frame[HEADER_LEN - 8..HEADER_LEN] != [0; 8]
 }

@@ -1,11 +1,12 @@
 //! The device machine: head or follower of a chain (`docs/spec/protocol.md` §2, §4).
 //!
-//! Decides, packet by packet, what is appended, forwarded and acknowledged. The machine never sees the log: the node
-//! appends what [`Verdict::Append`] says, makes it durable, and reports it with [`Device::persisted`]. Nothing is
-//! forwarded or acknowledged before that call.
+//! The machine decides, packet by packet, what is appended, forwarded and acknowledged. The machine never sees the log:
+//! the node appends the entry of [`Verdict::Append`], makes it durable, and reports its order with
+//! [`Device::persisted`]. Before that call the entry is neither forwarded nor acknowledged.
 //!
-//! Cursors, always `applied ≤ committed ≤ last` and `persisted ≤ last`: `last` is admitted, `persisted` is durable in
-//! this device, and `committed` is durable in every device of the chain. An entry is forwarded after it is persisted.
+//! The cursors are orders: up to `last` entries are admitted, up to `persisted` they are durable in this device, up to
+//! `committed` durable in every device of the chain, up to `applied` applied by the store. Always `applied ≤ committed
+//! ≤ last` and `persisted ≤ last`. An entry is forwarded after it is persisted.
 
 mod admission;
 mod fast_path;
@@ -43,13 +44,13 @@ use session::Session;
 use shares::Shares;
 use std::collections::VecDeque;
 
-/// The part that acknowledges a client's update first.
+/// The component whose acknowledgement of an update reaches the client first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acknowledger {
-    /// The device, when its log has the update: until then it may refuse the update.
+    /// The device, when its log has the update. Before that the device may refuse the update.
     Device,
-    /// A NIC, before the device has seen the update (`docs/spec/verbs.md`): the device can no longer refuse the update,
-    /// and can only let it wait.
+    /// A NIC, before the device has seen the update (`docs/spec/verbs.md`): the device cannot refuse the update any
+    /// more, and can only delay it.
     Nic,
 }
 
@@ -66,10 +67,10 @@ pub struct DeviceConfig {
     pub sessions_max: usize,
     /// Maximum number of unapplied entries of one session in the log.
     pub session_entries_max: u64,
-    /// Silence after which a session is ended.
+    /// Length of a session's silence after which the head ends the session.
     pub session_idle: Nanos,
-    /// Silence after which a session may be ended if the table is full. A living client sends a packet more than twice
-    /// in this time.
+    /// Length of a session's silence after which the head may end the session if the table is full. A client that still
+    /// runs sends more than two packets in this time.
     pub session_quiet: Nanos,
     /// Shortest retransmission timeout towards the next hop.
     pub link_timeout_floor: Nanos,
@@ -77,25 +78,26 @@ pub struct DeviceConfig {
     pub link_timeout_ceiling: Nanos,
     /// Maximum number of entries in flight towards the next hop.
     pub link_window_max: u64,
-    /// Number of entries that this device can take in at once. The hop before is told this number.
+    /// Number of entries that this device can take at once. The device tells this number to the previous hop.
     pub receive_window: u64,
-    /// Longest time that the last device lets a few durable entries wait for more before it sends them to the server,
-    /// if no bypass waits for them. The clients of these entries are already acknowledged.
+    /// Longest time for which the last device holds durable entries to collect more of them, before it sends them to
+    /// the server. If a bypass waits for the entries, they are sent at once. The clients of these entries are already
+    /// acknowledged.
     pub server_linger: Nanos,
     /// The server reads the log of this device, the tail, directly. So the device sends only the last of its new
-    /// entries, and those that the server asks for.
+    /// entries, and entries that the server asks for.
     pub server_reads_log: bool,
     /// Number of buckets of the index for READs, rounded up to a power of two; a bucket has 24 bytes. 0: READs are not
     /// answered.
     pub read_buckets: usize,
-    /// The part that acknowledges updates first.
+    /// The component whose acknowledgement of an update reaches the client first.
     pub acknowledger: Acknowledger,
     /// The device answers only while it has a lease ([`Device::renewed`], `docs/spec/protocol.md` §14).
     pub leased: bool,
     /// The operator's statements: [`Member::SHRINK`], [`Member::DECLARE_LOSS`], [`Member::JOIN`].
     pub flags: u32,
-    /// The epoch for which these statements count, if the caller knows it, as a controller does (§14). `None`: the
-    /// statements count for the epoch in the server's first refusal.
+    /// The epoch in which the operator's statements count, if the caller knows this epoch, as a controller does (§14).
+    /// `None`: the statements count in the epoch that the server's first refusal states.
     pub word_epoch: Option<u32>,
     /// Upper bound of the fragment size, even if the paths carry larger fragments.
     pub size_max: FragmentSize,
@@ -140,7 +142,7 @@ impl DeviceConfig {
 pub struct LogState {
     /// Identity of the log.
     pub log_uuid: u128,
-    /// Incarnation, already raised durably for this start.
+    /// Incarnation of this start. It is already durable in the log.
     pub incarnation: u32,
     /// Last incarnation in which the log was marked to serve.
     pub served: u32,
@@ -159,9 +161,9 @@ pub struct Room {
     pub entries: u64,
     /// Capacity of the log in entries.
     pub entries_max: u64,
-    /// Bytes of the largest frame that certainly fits.
+    /// Size in bytes of the largest frame that certainly fits.
     pub frame_bytes: u64,
-    /// Capacity of the log in bytes of frames. The largest number: the log limits entries only.
+    /// Capacity of the log in bytes of frames. `u64::MAX`: only the number of entries is limited.
     pub bytes_max: u64,
 }
 
@@ -170,11 +172,11 @@ impl Room {
         let frame = u64::try_from(HEADER_LEN + payload.len()).unwrap_or(u64::MAX);
         self.entries > 0 && self.frame_bytes >= frame
     }
-    /// Returns the capacity in bytes in the unit in which shares are counted.
+    /// Returns the capacity in blocks, the unit in which shares are counted.
     const fn blocks_max(&self) -> u64 {
         self.bytes_max / shares::BLOCK
     }
-    /// At 80 % no new session is admitted (protocol.md §4).
+    /// Whether new sessions are admitted: the log is less than 80 % full (protocol.md §4).
     const fn admits_sessions(&self) -> bool {
         self.entries > self.entries_max / 5
     }
@@ -183,19 +185,19 @@ impl Room {
 /// The action that the node must take for a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing.
+    /// The node has nothing to do.
     Done,
     /// Append this header with the packet's payload. The header's `order` is the next order of the log.
     Append(Header),
-    /// Answer a READ: send this header, with this seal and the payload of the entry that the header names, if the
-    /// payload is not larger than this size.
+    /// Answer a READ by a HIT: send this header, under this seal, with the payload of the entry that the header names.
+    /// If the payload is larger than this size, send [`Device::miss_instead`].
     Hit(Peer, Header, FragmentSize, Seal),
     /// The server's answer is complete: bring the log to this state, then call [`Device::serve`].
     Resume(Recovery),
     /// This device is no member, and must join: mark its log to serve and erase it, durably, then call
     /// [`Device::erased`].
     Erase,
-    /// The shard must stop; the text says why and what to do.
+    /// The shard must stop. The text says why, and what the operator must do.
     Stop(String),
 }
 
@@ -239,7 +241,7 @@ counters! {
     acks,
     /// Answers to clients that were withdrawn, because the lease was over.
     silenced,
-    /// Dropped: the device was not ready to serve.
+    /// Dropped: the device did not serve yet, or could not serve this client.
     not_ready,
     /// Dropped: the packet has another shard.
     wrong_shard,
@@ -253,7 +255,7 @@ counters! {
     misled,
     /// Dropped unverified: the packet has another epoch, and the burst had more such packets than are verified.
     other_epoch,
-    /// Packets of processes with keys if this device has none, or without keys if it has some.
+    /// Packets of processes that use keys although this device has none, or the reverse.
     other_mode,
     /// Dropped: this role does not accept this kind from this sender.
     unexpected,
@@ -269,19 +271,21 @@ counters! {
     succeeded_sessions,
     /// OPENs that were refused because the table was full.
     crowded_opens,
-    /// Updates that were refused because their front had its share of the log and others needed room.
+    /// Updates that were refused because their front had its share of the log and other fronts needed room.
     over_share,
-    /// OPENs that were refused because their front had its share of the log or of the table and others needed room.
+    /// OPENs that were refused because their front had its share of the log or of the table and other fronts needed
+    /// room.
     over_share_opens,
     /// Sessions that were ended because their front had more than its share and another front found no place.
     over_share_sessions,
-    /// OPENs refused because the server would skip their sessions' updates.
+    /// OPENs that were refused because the server takes another kind of payloads, and would skip their sessions'
+    /// updates.
     other_payloads,
 }
 
 impl Counters {
-    /// Returns the number of packets that were dropped because of their content or sender. If the number has grown, the
-    /// last packet was dropped.
+    /// Returns the number of packets that were dropped because of their content or sender. A caller compares the
+    /// numbers before and after a packet to see whether the packet was dropped.
     #[must_use]
     pub const fn refused(&self) -> u64 {
         self.not_ready
@@ -297,8 +301,8 @@ impl Counters {
     }
 }
 
-/// A packet of this shard. With keys, it was sealed by the right sender, and its tag is replaced by the token that it
-/// would have without keys.
+/// A packet of this shard. With keys, the right sender has sealed the packet, and the packet's tag is replaced by the
+/// token that it would have without keys.
 #[derive(Debug)]
 pub struct Genuine<'a> {
     packet: Packet<'a>,
@@ -312,7 +316,7 @@ struct IndexRow {
     seq: u64,
     payload_crc: u32,
     entry: EntryKind,
-    /// Row of the entry's front (`share`), and the entry's size (`blocks`), as in [`Shares`].
+    /// Row of the entry's front (`share`), and size of the entry in blocks (`blocks`), as in [`Shares`].
     share: u8,
     blocks: u8,
 }
@@ -324,7 +328,7 @@ struct OwnLog {
     incarnation: u32,
     /// Last incarnation in which the log was marked to serve.
     served: u32,
-    /// Epoch in which the operator's statement is valid, once the server has said it.
+    /// Epoch in which the operator's statements count; 0: the server has not stated it yet.
     word_epoch: u32,
 }
 
@@ -337,22 +341,22 @@ struct OwnChain {
     shard_token: u64,
     /// Keys with the neighbour hops, if the device has keys.
     keys: Option<HopKeys>,
-    /// Entries up to this order were stored before the device served with these keys. These entries are sealed again
-    /// when they are sent.
+    /// Entries up to this order were stored before the device had the present keys, so they are sealed again when they
+    /// are sent.
     stored_before: u64,
-    /// Size of fragments of the shard.
+    /// Size of the shard's fragments.
     size: FragmentSize,
 }
 
-/// The state that results when the log is folded over the server's session table.
+/// The session table, with its index: the server's table, into which the entries of the log are folded.
 #[derive(Debug, Default)]
 struct Table {
     sessions: FxHashMap<u64, Session>,
-    /// Sessions that were not used yet, by token and front.
+    /// Ids of sessions that have begun but were not used yet, by token and front.
     opening: FxHashMap<Identity, u64>,
     /// One row for each order in `applied + 1 ..= last`.
     index: VecDeque<IndexRow>,
-    /// Each front's usage of sessions, entries and log.
+    /// For each front, its numbers of sessions and entries, and its bytes in the log.
     shares: Shares,
 }
 
@@ -368,9 +372,9 @@ struct Cursors {
 /// Packets that must be sent at the end of the burst.
 #[derive(Debug, Default)]
 struct Owed {
-    /// The hop before must be told how far this device is durable.
+    /// The previous hop must be sent a DURABLE with this device's durable order.
     tell_durable: bool,
-    /// The hop before must be told how far the server has applied.
+    /// The previous hop must be sent an APPLIED with the server's applied order.
     tell_applied: bool,
     /// Number of the burst, from 1 ([`Session::nacked_in`]).
     burst: u64,
@@ -394,7 +398,7 @@ struct Serving {
     touched: Vec<u64>,
     /// Time of the next search for idle sessions.
     next_expiry: Option<Time>,
-    /// First order of the gap that was last asked for, and the time of the question.
+    /// First missing order of the gap that was last asked for, and the time of the question.
     retrans_guard: Option<(u64, Time)>,
 }
 
@@ -418,18 +422,18 @@ pub struct Device {
     epoch: u32,
     phase: Phase,
     chain: OwnChain,
-    /// Kinds of payloads that the server takes, as it has said in this epoch.
+    /// Kinds of payloads that the server takes, as it has stated in this epoch.
     takes: Payloads,
     table: Table,
     cursors: Cursors,
     reads: Reads,
     link: Link,
-    /// Address of the hop before, as of its last packet.
+    /// Address from which the previous hop sent its last packet.
     predecessor: Option<Peer>,
     relayed: VecDeque<Relayed>,
-    /// A new head is forming before this device, so it admits nothing more.
+    /// A device before this one is becoming the head, so this device admits nothing more.
     joining: bool,
-    /// The store has reported that it is short of space: a head admits no updates.
+    /// The store has reported that it is short of space. A head then admits no updates.
     short: bool,
     /// The store has also reported that no session may begin.
     full: bool,
@@ -437,35 +441,35 @@ pub struct Device {
     path: FragmentSize,
     /// The path to the next hop has lost large packets without an error.
     loses_large: bool,
-    /// A fast path may append to the log while this device recovers.
+    /// A fast path may append to the log while this device recovers ([`Device::log_goes_on`]).
     goes_on: bool,
     /// The last question of [`Device::probe`].
     probe: Option<recover::Probe>,
     /// Seal of answers to the packet that is being handled.
     answers: Seal,
-    /// [`ClusterKeys::print`] of the cluster's keys.
+    /// Fingerprint of the cluster's keys ([`ClusterKeys::print`]); `None`: no keys.
     print: Option<NonZeroU64>,
-    /// The last front that named itself and has no valid key, and the number of packets of such fronts
+    /// The last front without a valid key that has sent a packet, and the number of packets of all such fronts
     /// ([`Device::unserved`]).
     unserved: Option<(FrontId, u64)>,
     owed: Owed,
     leaving: Leaving,
-    /// End of the lease, by this device's clock; `None`: it has had no lease since its start.
+    /// End of the lease, by this device's clock; `None`: the device has had no lease since its start.
     deadline: Option<Time>,
-    /// The fast path's knowledge of this machine, if there is a fast path.
+    /// The state that the fast path was told; `None`: there is no fast path.
     fast_path: Option<Ledger>,
     /// The action that the operator must take before the device can serve, in the server's words.
     waits_for: Option<String>,
     counters: Counters,
 }
 
-/// Time after which the same gap is asked for again.
+/// Shortest time between two questions for the same gap.
 const RETRANS_GUARD: Nanos = MILLISECOND;
-/// Maximum number of questions of other devices whose replies may pass back through this device.
+/// Maximum number of RECOVERs of other devices that this device remembers, so that it can pass back the replies.
 const RELAYED_MAX: usize = 32;
 
 impl Device {
-    /// Returns a device that has recovered its log and asks the server for its state next.
+    /// Returns a device that has recovered its log. As its next step it sends a RECOVER to the server.
     #[must_use]
     pub fn new(config: DeviceConfig, log: LogState, mut random: Random, now: Time) -> Device {
         assert!(config.id != 0, "device id 0 is reserved");
@@ -534,7 +538,7 @@ impl Device {
     pub fn copies(&self) -> u8 {
         u8::try_from(self.chain.members.len()).unwrap_or(u8::MAX)
     }
-    /// Returns the device ids of the chain, head first.
+    /// Returns the ids of the chain's devices, head first.
     pub fn chain(&self) -> impl Iterator<Item = u32> {
         self.chain.members.iter().map(|member| member.device)
     }
@@ -567,13 +571,14 @@ impl Device {
             .get(&session)
             .map(|session| session.last)
     }
-    /// Returns what the server wants the operator to do before this device may serve, if it has said so.
+    /// Returns the server's text that says what the operator must do before this device may serve, if there is such a
+    /// text.
     #[must_use]
     pub fn waits_for(&self) -> Option<&str> {
         self.waits_for.as_deref()
     }
-    /// Returns the last front that is not served, the reason, and the number of packets of such fronts. The packets are
-    /// not verified, so this is only a hint for people.
+    /// Returns the last front without a valid key that has sent a packet, the reason why it is not served, and the
+    /// number of packets of all such fronts. The packets are not verified, so the result is only a hint for operators.
     #[must_use]
     pub fn unserved(&self) -> Option<(FrontId, Unserved, u64)> {
         let (keys, (id, packets)) = (self.config.keys.as_ref()?, self.unserved?);
@@ -608,7 +613,7 @@ impl Device {
         &self.counters
     }
 
-    /// Takes in one packet.
+    /// Processes one packet.
     pub fn receive(
         &mut self,
         now: Time,
@@ -624,8 +629,9 @@ impl Device {
     }
 
     /// The first part of [`Device::receive`]: checks that the packet is for this shard and, with keys, that the right
-    /// sender has sealed it. `None`: the packet is counted, and must be dropped. Before this check, a packet must have
-    /// no effect: the fast path is not held for it, and passes no READs to the machine because of it.
+    /// sender has sealed it. `None`: the packet is counted, and must be dropped. Before this check a packet must have
+    /// no effect. In particular, the node must not hold the fast path, or stop it from answering READs, because of an
+    /// unchecked packet.
     pub fn check<'a>(&mut self, packet: &Packet<'a>) -> Option<Genuine<'a>> {
         let header = &packet.header;
         if matches!(self.phase, Phase::Stopped) {
@@ -651,7 +657,7 @@ impl Device {
         })
     }
 
-    /// The second part of [`Device::receive`]: takes the packet in.
+    /// The second part of [`Device::receive`]: handles a checked packet.
     pub fn receive_genuine(
         &mut self,
         now: Time,
@@ -694,7 +700,7 @@ impl Device {
             )),
         };
         match verified.under(self.config.rules) {
-            // A server without a record of the chain uses epoch 0, and knows no token.
+            // A server without a chain record uses epoch 0, and knows no token.
             Verified::Yes if header.epoch == 0 => return Some((0, self.hop_seal())),
             Verified::Yes => return Some((self.chain.shard_token, self.hop_seal())),
             Verified::No => self.counters.forged += 1,
@@ -704,7 +710,7 @@ impl Device {
         None
     }
 
-    /// Verifies a client's packet. The packet's session must be known, or its payload must have token and front.
+    /// Verifies a client's packet. The keys are those of the packet's session, or of the front that the payload names.
     fn verify_client(&mut self, packet: &Packet<'_>) -> Option<(u64, Seal)> {
         let header = &packet.header;
         let known = self.table.sessions.get(&header.session);
@@ -716,7 +722,8 @@ impl Device {
         let derived = || self.session_keys(said?);
         let (token, keys) = match (header.kind, known) {
             (Kind::Ping, Some(known)) if said != Some(known.identity()) => {
-                // Equal id and token prove nothing if the front differs.
+                // The PING names another identity than the known session's. Another front can choose the same id and
+                // token, so the session's own keys are not used.
                 (0, derived())
             }
             (Kind::Open, _) | (Kind::Ping, None) => (said.map_or(0, |said| said.token), derived()),
@@ -744,13 +751,15 @@ impl Device {
         keys.cluster.session(self.config.shard, identity)
     }
 
-    /// Sets other keys of the cluster (keys.md §7). A change takes several steps, so the neighbour hops can still
-    /// verify packets that were sealed before. Entries that were stored before are sealed again when they are sent. A
-    /// session keeps its keys until it ends, unless its front is now refused or the key from which they are derived is
-    /// forgotten. Then its packets are dropped, and it ends by its silence; its acknowledged updates are in the log,
-    /// and are applied. A session with connections on which a NIC takes messages keeps its keys until
-    /// [`Device::unbind`]: the caller must break the connections of such sessions. A device without keys ignores this
-    /// call.
+    /// Sets other keys of the cluster (keys.md §7). A rollover takes several steps, so the neighbour hops can still
+    /// verify packets that are sealed with the old keys. Entries that were stored with seals of the old keys are sealed
+    /// again when they are sent.
+    ///
+    /// A session keeps its keys until it ends, unless its front is now refused or its cluster key is no longer
+    /// accepted. Such a session loses its keys: its packets are dropped, and it ends by its silence. Its acknowledged
+    /// updates are in the log, and are applied. If a NIC takes messages on connections of such a session, the session
+    /// keeps its keys until [`Device::unbind`], and the caller must break the connections. A device without keys
+    /// ignores this call.
     pub fn rekey(&mut self, cluster: ClusterKeys) {
         let Some(keys) = &mut self.config.keys else {
             return;
@@ -780,8 +789,8 @@ impl Device {
         self.tell_chain();
     }
 
-    /// Returns the token of an OPEN for the field of answers beside their tag. Without keys this token is 0, because
-    /// the tag itself is the token.
+    /// Returns the token that an answer to an OPEN has in its token field. Without keys it is 0, because the answer's
+    /// tag already is the token.
     const fn token_beside_tag(&self, token: u64) -> u64 {
         if self.has_keys() { token } else { 0 }
     }
@@ -824,14 +833,14 @@ impl Device {
             Kind::Open | Kind::Update | Kind::End => {
                 return self.on_client_entry(now, from, packet, room, out);
             }
-            // A server without a chain record knows no token: the server's store was emptied, or is another store.
+            // A server without a chain record knows no token. Its store was emptied, or it has another store.
             Kind::StaleEpoch
                 if header.tag != self.chain.shard_token && from == self.config.next =>
             {
                 self.probe(now, out);
             }
-            // The token does not tell the sender: a client that has seen the shard's token could choose the same token
-            // for its session.
+            // The token does not prove that a hop has sent the packet: a client that has seen the shard's token could
+            // choose the same token for its session.
             Kind::Bypass if keys::is_of_a_client(header) => {
                 self.on_client_bypass(now, from, packet, out)
             }
@@ -863,7 +872,7 @@ impl Device {
         Verdict::Done
     }
 
-    /// Checks the conditions of every packet between hops: token, epoch, direction.
+    /// Checks a packet between hops: its token, its epoch, and whether it comes from the hop that sends this kind.
     fn check_hop(
         &mut self,
         now: Time,
@@ -912,20 +921,20 @@ impl Device {
         }
     }
 
-    /// Returns the size of the shard's fragments, as far as this device knows.
+    /// Returns the size of the shard's fragments, as this device knows it.
     #[must_use]
     pub fn fragment_size(&self) -> FragmentSize {
         self.chain.size.min(self.path)
     }
 
-    /// Returns the address of the next hop, and that of the hop before, if it is known.
+    /// Returns the address of the next hop, and the address of the previous hop, if it is known.
     #[must_use]
     pub fn hops(&self) -> (Peer, Option<Peer>) {
         let relayed = self.relayed.back().map(|one| one.from);
         (self.config.next, self.predecessor.or(relayed))
     }
 
-    /// Returns the address of the hop before, as of its last packet.
+    /// Returns the address from which the previous hop sent its last packet.
     #[must_use]
     pub const fn hop_before(&self) -> Option<Peer> {
         self.predecessor
@@ -965,7 +974,7 @@ impl Device {
     pub fn next_timeout(&self) -> Option<Time> {
         match &self.phase {
             Phase::Recovering(recovering) => Some(recovering.due()),
-            // This time is past, so the next burst comes at once.
+            // Time 0 is past, so the node calls [`Device::tick`] at once.
             Phase::Serving(_) if self.leaving.goes_on() => Some(Time(0)),
             Phase::Serving(serving) => {
                 let linger = self.link.lingers_until(self.config.server_linger);

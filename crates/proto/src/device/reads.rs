@@ -1,9 +1,9 @@
-//! Reads: the head's knowledge of the newest update of each key, and of requests without an order (`docs/spec/reads.md`
-//! §1, §2, §4, §11).
+//! The index for READs: what the head knows about the newest update of each key, and about requests without an order
+//! (`docs/spec/reads.md` §1, §2, §4, §11).
 //!
-//! Invariants: an acknowledged update is in its bucket, or at or below the floor. A request closes its bucket, or all
-//! buckets, if it has passed without an order, may change state and is not answered. Not allowed here: looking into a
-//! payload.
+//! Invariants: an acknowledged update is in its bucket, or at or below the floor. A request that has passed the head
+//! without an order, may change state, and is not answered, closes its bucket or all buckets. This module must not look
+//! into a payload.
 
 use super::session::Session;
 use super::{Device, Verdict};
@@ -19,7 +19,7 @@ use pmnet_wire::{Flags, FragmentSize, Header, Packet};
 pub(super) enum Answer {
     /// The reader must see the update with this order.
     Hit(u64),
-    /// The store must have applied all orders up to this order.
+    /// The store must have applied all orders up to this order before the client reads.
     Miss(u64),
 }
 
@@ -37,23 +37,22 @@ pub(super) struct Showable {
 pub struct Bucket {
     /// Order of the newest update in this bucket, of any of its keys.
     pub order: u64,
-    /// Mixed hash of that update's key; 0: the update must not be shown.
+    /// Mixed hash of the key of the newest update; 0: the update must not be shown.
     pub hash: u64,
-    /// A request without an order was executed before this order, or will never be executed. Entries below this order
-    /// are not shown.
+    /// Entries below this order are not shown. A request without an order, for a key of this bucket, either was
+    /// executed before the entry with this order was admitted, or will never be executed.
     pub passed: u64,
-    /// Entries at or below this order are not shown, because a request without an order may have been executed after
-    /// them.
+    /// Entries up to this order are not shown, because a request without an order may have been executed after them.
     pub shown_above: u64,
     /// Number of outstanding bypasses that may change a key of this bucket.
     pub closed: u32,
-    /// All answered requests without an order that changed a key of this bucket were executed before the store applies
-    /// an entry with this order or a later order.
+    /// Once the store has applied an entry with this order or a later order, it also has the effects of all answered
+    /// requests without an order for keys of this bucket.
     pub behind: u64,
 }
 
 impl Bucket {
-    /// Returns the order that a reader of the bucket's keys must see.
+    /// Returns the order whose effects a reader of the bucket's keys must see.
     const fn newest(&self) -> u64 {
         if self.order > self.passed {
             self.order
@@ -63,7 +62,7 @@ impl Bucket {
     }
 }
 
-/// Knowledge that a fast path needs to answer READs as the head does, besides the contents of the buckets.
+/// The state, besides the contents of the buckets, that a fast path needs to answer READs as the head does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadState {
     /// Buckets of the index, a power of two; 0: this device does not answer READs.
@@ -72,13 +71,13 @@ pub struct ReadState {
     pub secret: u64,
     /// The buckets may lack updates at or below this order.
     pub floor: u64,
-    /// No bucket shows an update at or below this order.
+    /// No update at or below this order is shown.
     pub shown_above: u64,
-    /// If this is not 0, no update is shown, and every reader must see all committed orders.
+    /// If this number is not 0, no update is shown, and the `need` of every MISS is at least the last committed order.
     pub closed: u64,
     /// Version of the index, which a MISS states.
     pub version: u64,
-    /// All buckets are empty, except those that are told together with this state.
+    /// The index was begun again: all buckets are empty, except the buckets that are told together with this state.
     pub anew: bool,
 }
 
@@ -90,17 +89,17 @@ struct Untold {
     buckets: Vec<usize>,
 }
 
-/// The keys that a bypass may change: those with this hash; `None`: any key.
+/// The keys that a request may change: the keys with this hash; `None`: any key.
 type Keys = Option<u64>;
 
 /// Requests of a session that have passed, may change state, and are not answered.
 #[derive(Debug, Default)]
 pub(super) struct Outstanding {
-    /// Bypasses up to this id were answered, or are never executed.
+    /// Bypasses up to this id were answered, or will never be executed.
     answered: u64,
-    /// Highest id of an outstanding bypass, and the keys that outstanding bypasses up to this id may change.
+    /// Highest id of an outstanding bypass, and the keys that the outstanding bypasses of the session may change.
     bypass: Option<(u64, Keys)>,
-    /// First and last seq of an update that falls back, and the keys that it changes.
+    /// First and last seq of an outstanding fallback, and the keys that it may change.
     fallback: Option<(u64, u64, Keys)>,
 }
 
@@ -114,16 +113,17 @@ pub(super) struct Reads {
     /// The buckets may lack updates at or below this order.
     floor: u64,
     /// No bucket shows an update at or below this order, because a request without an order that may change any key may
-    /// have been executed after it.
+    /// have been executed after the update.
     shown_above: u64,
     /// Number of outstanding bypasses that may change any key, plus the number of open mark sessions.
     all_closed: u64,
     /// Number of outstanding bypasses that may change the keys of one bucket.
     some_closed: u64,
-    /// As in [`Bucket`], for all buckets (`behind`), and the newest order of all (`behind_newest`).
+    /// `behind`: [`Bucket::behind`] for requests that may change any key. `behind_newest`: the highest such order of
+    /// all requests.
     behind: u64,
     behind_newest: u64,
-    /// Version of the index: it changes whenever a request is no longer outstanding, and never repeats (§3).
+    /// Version of the index (§3). When a request stops being outstanding, the version changes. No version occurs twice.
     version: u64,
     /// Changes that the fast path must still be told; `None`: there is no fast path.
     untold: Option<Untold>,
@@ -155,7 +155,8 @@ impl Reads {
         tells: bool,
         rules: Rules,
     ) {
-        // This device does not know which requests were answered before its recovery.
+        // This device does not know which requests were answered before its recovery. So a replica must have an entry
+        // that is admitted after the recovery.
         let behind = if rules.hold(Rule::ReplicaRecovered) {
             last + 1
         } else {
@@ -200,7 +201,7 @@ impl Reads {
         &mut self.buckets[at]
     }
 
-    /// Notes that the fast path must be told the state of these keys.
+    /// Notes that the fast path must be told the bucket of these keys, or the state of all buckets for any key.
     fn note(&mut self, keys: Keys) {
         let at = keys.map(|hash| self.place(mix(hash, self.secret)));
         if let Some(untold) = &mut self.untold {
@@ -255,8 +256,8 @@ impl Reads {
         Answer::Miss(need)
     }
 
-    /// Returns the order that a replica of the store must have applied to be read for these keys, or for all. `last`:
-    /// last admitted order. `None`: no replica may be read.
+    /// Returns the order that a replica of the store must have applied before a client reads these keys from the
+    /// replica. Without hashes, the order is for all keys. `last`: last admitted order. `None`: no replica may be read.
     pub(super) fn replicas(
         &self,
         hashes: impl ExactSizeIterator<Item = u64>,
@@ -277,7 +278,7 @@ impl Reads {
         (!closed || !rules.hold(Rule::ReplicaQuiet)).then_some(need)
     }
 
-    /// An entry has got its order.
+    /// Takes an entry that has just got its order into the index.
     pub(super) fn admitted(&mut self, entry: &Append, token: u64, session: &mut Session) {
         if !self.answers() {
             return;
@@ -320,7 +321,8 @@ impl Reads {
         }
     }
 
-    /// A request without an order was executed before this order, or will never be executed.
+    /// Notes that a request without an order was executed before the entry with this order was admitted, or will never
+    /// be executed.
     fn passed(&mut self, keys: Keys, order: u64) {
         self.note(keys);
         match keys {
@@ -332,8 +334,8 @@ impl Reads {
         }
     }
 
-    /// This machine has admitted an update of these keys. The fast path must be told of this admission, because it
-    /// knows only its own admissions.
+    /// Notes that this machine has admitted an update of these keys, so that the fast path is told. The fast path
+    /// itself knows only the updates that it has admitted.
     pub(super) fn admitted_here(&mut self, key_hash: u64) {
         if self.answers() {
             self.note(keys(key_hash));
@@ -365,7 +367,7 @@ impl Reads {
         }
     }
 
-    /// A request that may have changed these keys is no longer outstanding.
+    /// Notes that a request that may have changed these keys is no longer outstanding.
     fn left(&mut self, keys: Keys) {
         self.open(keys);
         self.version = self.version.wrapping_add(1);
@@ -374,14 +376,14 @@ impl Reads {
         }
     }
 
-    /// A client's bypass passes the head on its way to the server.
+    /// Notes that a client's bypass passes the head on its way to the server.
     pub(super) fn bypass_passes(&mut self, header: &Header, session: &mut Session) {
         let outstanding = &mut session.outstanding;
         if header.flags.has(Flags::FALLBACK) {
             let asked = Fallback::read(header);
             let before = outstanding.fallback.take();
-            // A session has at most one update that falls back. The keys of an older update stay closed together with
-            // the keys of the new update.
+            // A session has at most one fallback. If an earlier fallback is still outstanding, both are noted as one,
+            // with the keys of both.
             let now = match before {
                 Some((first, last, known)) => {
                     self.open(known);
@@ -411,7 +413,7 @@ impl Reads {
         self.close(now.1);
     }
 
-    /// A request that may have changed these keys was answered after order `last` was admitted.
+    /// Notes that a request that may have changed these keys was answered when `last` was the last admitted order.
     fn answered(&mut self, keys: Keys, last: u64) {
         let behind = last + 1;
         match keys {
@@ -421,7 +423,8 @@ impl Reads {
         self.behind_newest = behind;
     }
 
-    /// The server's answer to a bypass passes the head on its way to the client. `last`: last admitted order.
+    /// Notes that the server's answer to a bypass passes the head on its way to the client. `last`: last admitted
+    /// order.
     pub(super) fn answer_passes(
         &mut self,
         header: &Header,
@@ -455,8 +458,8 @@ impl Reads {
         }
     }
 
-    /// Entries of these keys up to this order may be older than the effect that was just answered, so they are no
-    /// longer shown.
+    /// No longer shows entries of these keys up to this order: they may be older than the effect of the request that
+    /// was just answered.
     fn show_above(&mut self, keys: Keys, order: u64) {
         self.note(keys);
         let shown_above = match keys {
@@ -469,11 +472,11 @@ impl Reads {
         *shown_above = (*shown_above).max(order);
     }
 
-    /// A session has ended: its END, which has this order, is applied.
+    /// Notes that a session has ended. Its END has this order, and is applied.
     pub(super) fn session_over(&mut self, token: u64, order: u64) {
         if self.answers() && is_mark(token) {
-            // Operations under the mark were executed before the END, and may have been executed after any earlier
-            // entry.
+            // All operations under the mark were executed before the END. Each of them may have been executed after any
+            // entry before the END.
             self.floor = self.floor.max(order);
             self.left(None);
         }
@@ -522,7 +525,7 @@ impl Outstanding {
 }
 
 impl Device {
-    /// A client asks how fresh the store must be.
+    /// Answers a READ: a client asks how fresh the store must be.
     pub(super) fn on_read(
         &mut self,
         now: Time,
@@ -574,7 +577,8 @@ impl Device {
                 } else {
                     None
                 };
-                // 0 is no order. In a new shard any replica may be read, so the answer is 1.
+                // In a MISS, 0 means that no replica may be read. In a new shard any replica may be read, so the order
+                // is at least 1.
                 let replicas = replicas.map_or(0, |need| need.max(1));
                 let miss = Miss {
                     session,

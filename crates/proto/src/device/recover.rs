@@ -19,8 +19,8 @@ use pmnet_wire::{Flags, FragmentSize, Header, Life, Packet, Payloads};
 const PROBE_EVERY: Nanos = SECOND;
 /// Number of parts of a session table that are requested at a time.
 const PARTS_AHEAD: usize = 16;
-/// Maximum number of replies to one question that may pass back before the question comes again. (Each reply is a
-/// requested part, and each part may come several times.)
+/// Maximum number of replies that may pass back for one question. Each reply is a requested part, and a part may come
+/// several times. If the question comes again, more replies may pass.
 const REPLIES_DUE_MAX: u32 = 64;
 
 /// A question of [`Device::probe`].
@@ -29,7 +29,7 @@ pub(super) struct Probe {
     nonce: u64,
     /// Time at which the question was last sent.
     at: Time,
-    /// The question was answered, so the next question has a new nonce.
+    /// The question was answered, so the next question needs a new nonce.
     answered: bool,
 }
 
@@ -48,7 +48,7 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    /// Epoch to persist first.
+    /// Returns the epoch, which the log must persist before the device serves.
     #[must_use]
     pub const fn epoch(&self) -> u32 {
         self.epoch
@@ -74,8 +74,8 @@ pub enum Served {
 pub(super) struct Relayed {
     nonce: u64,
     pub(super) from: Peer,
-    /// Number of replies that may pass back: one for each time that the question was asked. Otherwise a reply could
-    /// circle for ever among devices that are wired in a circle.
+    /// Number of replies that may still pass back: one for each time that the question was asked. Without this bound a
+    /// reply could circle for ever, if devices are wired in a circle.
     due: u32,
 }
 
@@ -85,9 +85,9 @@ pub(super) struct Recovering {
     last_sent: Option<Time>,
     started: Time,
     rto: Rto,
-    /// Size to which the question is padded.
+    /// Size of a datagram to which the question is padded.
     padding: FragmentSize,
-    /// State from the first part. The epoch and A of the other parts must be equal.
+    /// The state that the first part of the answer stated. All parts must state the same epoch and the same A.
     found: Option<Found>,
 }
 
@@ -115,8 +115,8 @@ impl Recovering {
             found: None,
         }
     }
-    /// No answer has come. A server or device of an earlier version accepts only the longest question, so the padding
-    /// alternates.
+    /// Changes the padding after a question without an answer. A server or device of an earlier version accepts only a
+    /// question of the largest size, so the padding alternates between the smallest and the largest size.
     fn turn_padding(&mut self, path: FragmentSize) {
         if self.found.is_none() && path == FragmentSize::MAX {
             self.padding = if self.padding == FragmentSize::MIN {
@@ -126,7 +126,8 @@ impl Recovering {
             };
         }
     }
-    /// Returns the payload of a question. The device's own path may have shrunk since the padding was chosen.
+    /// Returns the payload of a question. The padding is at most `own`, the size that the device's own path carries
+    /// now.
     fn path(&self, member: Member, own: FragmentSize) -> Vec<u8> {
         write_padded_path(&[member], self.padding.min(own))
     }
@@ -137,14 +138,14 @@ impl Recovering {
 }
 
 impl Device {
-    /// The next hop has sent a packet that contradicts an earlier packet. Asks the server, without leaving service,
-    /// whether this device's log and the server's store still belong together. Only a refusal has consequences, because
-    /// the contradiction may come from an old packet.
+    /// Asks the server whether this device's log and the server's store still belong together, after the next hop has
+    /// sent a packet that contradicts an earlier packet. Meanwhile the device serves on, because the contradiction may
+    /// come from an old packet. Only a refusal by the server has consequences.
     pub(super) fn probe(&mut self, now: Time, out: &mut Outbox) {
         let nonce = match self.probe {
             Some(last) if now.since(last.at) < PROBE_EVERY => return,
-            // Before a final answer, a server first reads its records, and answers only when the same question comes
-            // again (§12).
+            // Before a server gives a final answer, it reads its records, and answers only when a question with the
+            // same nonce comes again (§12).
             Some(last) if !last.answered => last.nonce,
             _ => self.random.next_nonzero(),
         };
@@ -169,14 +170,14 @@ impl Device {
         recover.header(&self.stamp().tagged(0))
     }
 
-    /// Returns the hop to which this device sends its own RECOVERs and those of other devices, in the notation of
-    /// RECOVER; 0 without keys.
+    /// Returns the number of the next hop as a RECOVER states it ([`keys::said`]); 0 without keys. This device sends
+    /// its own RECOVERs, and RECOVERs of other devices, to this hop.
     fn meant(&self) -> u64 {
         let keys = self.config.keys.as_ref();
         keys.map_or(0, |keys| keys::said(keys.next))
     }
 
-    /// Leaves service until the server has answered in its present epoch.
+    /// Stops serving, and asks the server until it has answered in its present epoch.
     pub(super) fn recover_again(&mut self, now: Time) {
         let nonce = self.random.next_nonzero();
         self.phase = Phase::Recovering(Recovering::new(nonce, now));
@@ -233,8 +234,8 @@ impl Device {
             .last()
             .is_some_and(|before| self.chain.members.iter().all(|m| m.device != before.device));
         if (self.is_head() || !self.is_serving()) && newcomer && self.cursors.last == 0 {
-            // A chain in formation gets a new head. This device admits nothing more as the old head, even if its own
-            // recovery makes it head again: it has reported an empty log, and the log must stay empty.
+            // The chain is still forming, and another device becomes its head. This device has reported an empty log,
+            // and the log must stay empty. So the device admits nothing, even if its own recovery makes it the head.
             self.joining = true;
         }
         let nonce = Recover::read(&packet.header).nonce;
@@ -262,7 +263,7 @@ impl Device {
         out.seal(self.asking_seal(), self.config.next, &header, &path);
     }
 
-    /// Answers that this device's id is on the path already. The answer only informs the operator, because a stray
+    /// Answers that this device's id is already on the path. The answer only informs the operator, because a stray
     /// packet can cause it, too.
     fn say_looped(&self, to: Peer, asked: &Header, out: &mut Outbox) {
         let text = format!(
@@ -289,8 +290,8 @@ impl Device {
         out.seal(self.asking_seal(), to, &reply, text.as_bytes());
     }
 
-    /// Whether this reply may take the device into another epoch: the device has asked for it, and with keys the next
-    /// hop has sealed it.
+    /// Whether the device may enter another epoch because of this reply. The reply must answer a question of this
+    /// device, and with keys the next hop must have sealed the reply.
     #[must_use]
     pub fn may_change_epoch(&self, reply: &Packet<'_>) -> bool {
         let header = &reply.header;
@@ -347,7 +348,8 @@ impl Device {
             asked.due -= 1;
             out.seal_checked(asking, asked.from, header, packet.payload);
             if self.joining && header.flags == Flags::REFUSED {
-                // The server may still accept an earlier question of the refused device, see `joining`.
+                // This device still admits nothing (`joining`): the server may still accept an earlier question of the
+                // refused device.
                 self.waits_for = Some(format!(
                     "PM1110 device {}, which was to become the head before device {}, was refused. This one admits nothing, \
                      because it had promised that its log stays empty. Start the other one again if it belongs to the \
@@ -452,8 +454,9 @@ impl Device {
         Verdict::Done
     }
 
-    /// This device is no member, so it must erase its log before it joins. Only the server can say that the device is
-    /// no member, in its answer to this question of this incarnation. So an old packet never erases a member's log.
+    /// Prepares to join: this device is no member, so it must erase its log first. Only the server states that the
+    /// device is no member, and only the server's answer to the present question of this incarnation counts. So an old
+    /// packet never erases a member's log.
     fn prepare(&mut self, now: Time, epoch: u32, text: &[u8]) -> Verdict {
         self.waits_for = Some(sentence(text));
         if self.config.flags & Member::JOIN == 0 {
@@ -478,8 +481,8 @@ impl Device {
         Verdict::Done
     }
 
-    /// The log is empty and marked to serve in this incarnation, durably. The device may now ask the server to let it
-    /// join.
+    /// The log is empty and marked to serve in this incarnation, and both are durable. Now the device asks the server
+    /// whether it may join.
     pub fn erased(&mut self, now: Time) {
         self.log.served = self.log.incarnation;
         self.cursors = Cursors {
@@ -492,8 +495,8 @@ impl Device {
         self.recover_again(now);
     }
 
-    /// A fast path may have appended to the log in this incarnation, and may continue while this device recovers. So
-    /// the end of the log is not known before this device serves.
+    /// Tells the device that a fast path may have appended to the log in this incarnation, and may continue during this
+    /// device's recovery. So the end of the log is unknown until this device serves.
     pub const fn log_goes_on(&mut self) {
         self.goes_on = true;
     }
@@ -520,9 +523,10 @@ impl Device {
         })
     }
 
-    /// Begins to serve with the server's answer, or asks the server again. The log ends at `last`, its epoch is
-    /// persisted, and it is marked to serve. `frames`: the stored entries after the applied ones, in order. The frames
-    /// are folded over the server's session table, and later forwarded like other entries.
+    /// Begins to serve with the server's answer, or asks the server again. Before this call, the caller has persisted
+    /// the epoch in the log, and marked the log to serve. `last`: last order of the log. `frames`: the stored entries
+    /// above the applied order, in order. They are folded into the server's session table, and are later forwarded like
+    /// other entries.
     ///
     /// # Errors
     /// A text that says why a frame cannot belong to this log.
@@ -561,7 +565,7 @@ impl Device {
             position,
             shard_token,
         };
-        // The whole log is already durable.
+        // Every entry of the log is already durable.
         let last = last.max(applied);
         self.cursors = Cursors {
             last,
@@ -574,8 +578,8 @@ impl Device {
         self.link.restart(applied);
         self.link.heard(now);
         self.waits_for = None;
-        // The log is marked to serve in this incarnation. The server must know of the mark first. Otherwise an older
-        // copy of the log that was started often enough would be taken for this log.
+        // The log is marked to serve in this incarnation, but the server must register the mark before the device
+        // serves. Otherwise an older copy of the log could be taken for this log, if the copy is started often enough.
         self.log.served = self.log.incarnation;
         if self.chain.members[position].served < self.log.incarnation {
             self.table.sessions = before.sessions;
@@ -626,7 +630,7 @@ impl Device {
         Ok(Served::Serving)
     }
 
-    /// Folds one entry after the applied ones, in order. `frame`: the stored entry.
+    /// Folds the next entry above the applied order. `frame`: the stored entry.
     fn fold_frame(&mut self, now: Time, frame: &[u8]) -> Result<(), String> {
         let packet = Packet::parse(frame)
             .map_err(|reason| format!("a logged frame does not parse: {reason}"))?;
@@ -654,7 +658,7 @@ fn numbered(part: usize, count: usize) -> Fragment {
     }
 }
 
-/// Returns the sentence in a packet, for logs and terminals. Without keys any host can have sent it, so control
+/// Returns the text in a packet, for logs and terminals. Without keys any host can have sent the text, so control
 /// characters are replaced.
 fn sentence(payload: &[u8]) -> String {
     let text = String::from_utf8_lossy(payload);

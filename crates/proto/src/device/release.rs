@@ -10,8 +10,8 @@ use pmnet_wire::record::{DurableRow, read_durable, write_durable};
 use pmnet_wire::{Header, Packet};
 
 impl Device {
-    /// All entries up to `order` are durable in this device. Before this call none of them is forwarded or
-    /// acknowledged.
+    /// All entries up to `order` are durable in this device. Before this call the device forwards and acknowledges none
+    /// of them.
     pub fn persisted(&mut self, order: u64) {
         assert!(
             order <= self.cursors.last && order >= self.cursors.persisted,
@@ -22,7 +22,8 @@ impl Device {
         self.commit();
     }
 
-    /// The next hop states the durable orders of itself and of all devices after it.
+    /// Handles a DURABLE, in which the next hop states its own durable order, and the durable orders of all devices
+    /// after it.
     pub(super) fn on_durable(&mut self, now: Time, packet: &Packet<'_>) -> Verdict {
         let Some(rows) = read_durable(packet.payload) else {
             self.counters.unexpected += 1;
@@ -82,7 +83,7 @@ impl Device {
     }
 
     /// **The ack rule**: an order is committed when it is durable in this device and in every device after it. Only the
-    /// head acknowledges, because all other devices are after it.
+    /// head acknowledges: an order that the head has committed is durable in the whole chain.
     fn commit(&mut self) {
         let committable = self.committable();
         self.commit_upto(committable);
@@ -110,7 +111,7 @@ impl Device {
         behind.map_or(here, |order| order.min(here))
     }
 
-    /// Commits all orders up to `committed`. Clients and fast path are told.
+    /// Commits all orders up to `committed`, and tells the clients and the fast path.
     pub(super) fn commit_upto(&mut self, committed: u64) {
         let first = self.cursors.committed + 1;
         self.commit_quietly(committed);
@@ -123,7 +124,7 @@ impl Device {
         }
     }
 
-    /// Commits orders that the fast path has committed on its own, so it is not told.
+    /// Commits orders that the fast path has already committed, so the fast path is not told.
     pub(super) fn commit_quietly(&mut self, committed: u64) {
         while self.cursors.committed < committed {
             self.cursors.committed += 1;
@@ -137,7 +138,7 @@ impl Device {
         }
     }
 
-    /// The server and all its replicas have applied all orders up to `order`, durably.
+    /// Handles an APPLIED: the server and all its replicas have applied all orders up to the stated order, durably.
     pub(super) fn on_applied(&mut self, now: Time, header: &Header, out: &mut Outbox) -> Verdict {
         let Applied {
             applied,
@@ -165,7 +166,7 @@ impl Device {
             if received > 0 {
                 self.hear(received, room);
             }
-            // The hop before is told as long as the shortage lasts, and once more at its end.
+            // The previous hop is told of the shortage as long as it lasts, and once more at its end.
             self.owed.tell_durable |= self.short || short || self.full || full;
             (self.short, self.full) = (short, full);
         }
@@ -180,8 +181,8 @@ impl Device {
         Verdict::Done
     }
 
-    /// **The reclaim rule**: an entry is forgotten only when it is applied everywhere. The node frees the log up to
-    /// `applied` of [`Device::cursors`].
+    /// **The reclaim rule**: an entry is removed only when the server and all its replicas have applied it. The node
+    /// frees the log up to `applied` of [`Device::cursors`].
     pub(super) fn reclaim(&mut self, applied: u64) {
         while self.cursors.applied < applied {
             self.cursors.applied += 1;
@@ -207,8 +208,8 @@ impl Device {
     /// Ends a burst: sends one acknowledgement for each session, and one DURABLE and APPLIED to the hop before. `now`
     /// is read after all packets of the burst were received.
     ///
-    /// **The gate**: a device that may not answer now sends clients no statement about the whole chain. All statements
-    /// of a burst about the whole chain pass through this function.
+    /// **The gate**: a device whose lease is over sends clients no statement about the whole chain (an acknowledgement
+    /// or an answer to a READ). All such statements of a burst pass through this function.
     pub fn finish(&mut self, now: Time, room: Room, out: &mut Outbox) {
         self.finish_burst(room, out);
         if !self.may_answer(now) {
@@ -267,7 +268,8 @@ impl Device {
         }
     }
 
-    /// Tells the client of a session its last committed seq, if the session is committed.
+    /// Sends the client of a session an acknowledgement with its last committed seq, if the session's OPEN is
+    /// committed.
     fn acknowledge(&mut self, id: u64, room: Room, out: &mut Outbox) {
         if id > self.cursors.committed {
             return;

@@ -30,21 +30,21 @@ pub(super) struct Session {
     pub(super) seen: Time,
     /// The END of the session is in the log, with seq `last`.
     pub(super) ended: bool,
-    /// The client itself has sent this END; otherwise the head has made it.
+    /// The client itself has sent the session's END. If false, the head has made the END.
     pub(super) end_asked: bool,
     pub(super) touched: bool,
-    /// The session will be in [`Device::changed_sessions`].
+    /// The next [`Device::changed_sessions`] reports the session.
     pub(super) changed: bool,
     pub(super) nacked_in: u64,
     /// The last answer to the client said that the store is short of space.
     pub(super) told_short: bool,
     pub(super) outstanding: Outstanding,
-    /// Name and start of the client, if this process has heard them.
+    /// Name of the client and number of its start, if this process has received them.
     pub(super) client: (u64, u64),
-    /// Why the head has ended the session on its own.
+    /// Reason for which the head has ended the session on its own.
     pub(super) let_go: Option<LetGo>,
-    /// Number of connections on which a NIC takes messages of the session, or has taken some that this machine has not
-    /// received yet.
+    /// Number of connections on which a NIC takes messages of the session. A broken connection counts until this
+    /// machine has received all messages that the NIC took.
     pub(super) bound: u32,
 }
 
@@ -81,15 +81,15 @@ impl Session {
 }
 
 impl Table {
-    /// Keeps the connections of sessions that were known before the recovery, because messages in slots still belong to
-    /// them.
+    /// Keeps the counts of connections of sessions that were known before the recovery, because the NIC's slots may
+    /// still have messages of these sessions.
     pub(super) fn keep_bound(&mut self, before: &Table) {
         for (id, old) in before.sessions.iter().filter(|(_, old)| old.bound > 0) {
             if let Some(session) = self.sessions.get_mut(id)
                 && session.token == old.token
             {
                 session.bound = old.bound;
-                // The key of its front may be removed: messages in slots still need the keys.
+                // Even if the key of the session's front was removed, messages in slots must still be verified.
                 session.keys = session.keys.or(old.keys);
             }
         }
@@ -116,8 +116,8 @@ impl Session {
         }
     }
 
-    /// Removes the keys, if the session's front is not served any more, and no connection has messages that must still
-    /// be verified. Returns true if there were keys.
+    /// Removes the session's keys, if its front is not served any more and it has no connection whose messages must
+    /// still be verified. Returns true if the keys were removed.
     pub(super) fn forget_keys(&mut self, cluster: &ClusterKeys) -> bool {
         let is_served = self.front.is_some_and(|id| cluster.serves(id));
         !is_served && self.bound == 0 && self.keys.take().is_some()
@@ -133,18 +133,20 @@ impl Session {
         }
     }
 
-    /// Returns the client's address, and the seal of packets to it. `None`: nothing can be sent to the client.
+    /// Returns the client's address, and the seal of packets to it. `None`: the address is unknown, or the shard has
+    /// keys and the session has none.
     pub(super) fn route(&self, config: &DeviceConfig) -> Option<(Peer, Seal)> {
         Some((self.address?, self.seal(config)?))
     }
 
-    /// Returns the next seq. At the largest number, which only a broken server can state, the seq stays the same.
+    /// Returns the next seq. If this is the largest seq, the result is the same seq; only a broken server can state so
+    /// large a seq.
     pub(super) const fn next_seq(&self) -> u64 {
         self.last.saturating_add(1)
     }
 
-    /// Whether the head has ended the session, and the client may not know: the client may have given the END's seq to
-    /// an update, and that update must not be acknowledged with the END.
+    /// Whether the head has ended the session on its own. The client may not know this, and may have used the END's seq
+    /// for an update. This update must not be acknowledged together with the END.
     pub(super) const fn is_expired(&self) -> bool {
         self.ended && !self.end_asked
     }

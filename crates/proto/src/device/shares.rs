@@ -1,10 +1,10 @@
 //! Shares of fronts in the log and in the table of sessions (`docs/spec/protocol.md` §4, "Shares").
 //!
-//! With keys the front of each session is known. As long as there is room for all fronts, no front is refused. When
-//! little room is left, a front that holds more than an equal part is refused first, and continues at the server's
-//! speed. Without keys there are no fronts, and all sessions share one row.
+//! With keys the front of each session is known. While the log has enough room, no front is refused. When little room
+//! is left, a front that holds an equal part or more is refused, and continues at the server's speed. Without keys
+//! there are no fronts, and all sessions share one row.
 //!
-//! The rows over their share are determined once in a burst ([`Device::weigh`]). So an update costs one test of a bit,
+//! [`Device::weigh`] determines the rows over their share once in a burst. So an update needs only a test of one bit,
 //! in the machine and in a fast path.
 
 use super::{Device, Room};
@@ -13,12 +13,12 @@ use crate::time::{Nanos, SECOND};
 use pmnet_wire::{FrontId, HEADER_LEN, Header};
 use rustc_hash::FxHashMap;
 
-/// Maximum number of rows: one bit each in a 64-bit number. The first row is for sessions without a front, and for
-/// fronts that find no free row.
+/// Maximum number of rows. A 64-bit number has one bit for each row. The first row is for sessions without a front, and
+/// for fronts that found no free row.
 const ROWS_MAX: usize = 64;
 /// Row of sessions that have no row of their own.
 pub(super) const COMMON: u8 = 0;
-/// Time for which a front that was refused a session counts as present.
+/// Time for which a front counts as present after it was refused a session.
 const WAITS: Nanos = 10 * SECOND;
 /// Unit in which frames are counted, in bytes: the alignment of frames in a log.
 pub(super) const BLOCK: u64 = 64;
@@ -32,7 +32,7 @@ struct Row {
     /// Number of unapplied entries in the log (`entries`), and their size in blocks (`blocks`).
     entries: u64,
     blocks: u64,
-    /// Time at which the front was refused a session.
+    /// Time at which the front was last refused a session; `None`: it has begun a session since then.
     waits_since: Option<Time>,
     /// Updates and OPENs that were refused because the front was over its share.
     refused: u64,
@@ -51,17 +51,17 @@ impl Row {
 /// Usage of all fronts, and the rows over their share.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
-    /// The row of each front that does not share its row.
+    /// The row of each front that has a row of its own.
     of: FxHashMap<FrontId, u8>,
     rows: Vec<Row>,
     blocks: u64,
-    /// A bit for each row that is over its share of the log.
+    /// Bit N is set if row N is over its share of the log.
     over: u64,
-    /// OPENs of fronts below their share that found the table full.
+    /// Number of OPENs that found the table full although their fronts were below their share.
     pub(super) claims: usize,
 }
 
-/// Whether `held` is at least an equal part of `all`, if `parts` share it.
+/// Whether `held` is at least one of `parts` equal parts of `all`.
 const fn is_a_part(held: u64, all: u64, parts: u64) -> bool {
     held.saturating_mul(parts) >= all
 }
@@ -141,12 +141,12 @@ impl Shares {
         }
     }
 
-    /// Whether the log has little room, and this row holds more of it than its share.
+    /// Whether the log has little room, and this row holds its share of the log or more.
     pub(super) const fn is_over(&self, at: u8) -> bool {
         (self.over >> at) & 1 == 1
     }
 
-    /// A bit for each row that is over its share of the log.
+    /// Returns a number whose bit N is set if row N is over its share of the log.
     pub(super) const fn over(&self) -> u64 {
         self.over
     }
@@ -165,7 +165,8 @@ impl Shares {
         }
     }
 
-    /// Returns the number of fronts that are present: those that hold something, and those that wait.
+    /// Returns the number of fronts that are present: fronts that hold a session or an entry, and fronts that wait for
+    /// a session.
     fn fronts(&self, now: Time) -> usize {
         self.rows.iter().filter(|row| row.is_there(now)).count()
     }
@@ -179,8 +180,8 @@ impl Shares {
             && !is_a_part(row.blocks, room.blocks_max(), parts)
     }
 
-    /// Returns the number of parts of the log: one for each front that has an entry in it or waits, and at least two,
-    /// so that a new front has a part.
+    /// Returns the number of parts of the log: one for each front that has an entry in the log or waits for a session.
+    /// There are at least two parts, so that a new front has one.
     fn parts_of_log(&self, now: Time) -> u64 {
         let there = |row: &&Row| row.entries > 0 || row.waits(now);
         let parts = self.rows.iter().filter(there).count().max(2);
@@ -208,7 +209,7 @@ impl Shares {
     /// Whether other fronts are present, and this row has less than its share of the table.
     pub(super) fn is_below_in_table(&self, now: Time, at: u8, sessions_max: usize) -> bool {
         let row = self.rows.get(usize::from(at)).copied().unwrap_or_default();
-        // The front of this row waits, so it counts as present.
+        // The front of this row wants a session, so it counts as present.
         let parts = self.fronts(now) + usize::from(!row.is_there(now));
         parts > 1 && row.sessions < sessions_max / parts
     }
@@ -220,8 +221,8 @@ impl Shares {
         self.rows.iter().map(beyond).collect()
     }
 
-    /// Whether this row may not begin another session: few places are left, other fronts are present, and the row has
-    /// its share of the table.
+    /// Whether this row may not begin another session: few places are left in the table, other fronts are present, and
+    /// the row has its share of the table or more.
     fn is_over_in_table(&self, now: Time, at: u8, sessions: usize, sessions_max: usize) -> bool {
         let few = sessions_max.saturating_sub(sessions) <= sessions_max / 4;
         let row = self.rows.get(usize::from(at)).copied().unwrap_or_default();
@@ -237,7 +238,7 @@ impl Shares {
     }
 }
 
-/// The place that an OPEN does not find.
+/// The resource in which an OPEN finds no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoPlace {
     /// A place in the table of sessions.
@@ -257,8 +258,8 @@ impl Device {
         }
     }
 
-    /// Returns the place that an OPEN of this front does not find, because of the front's share or because no place is
-    /// left. If the end of sessions would help, sessions are ended to make room in the table.
+    /// Returns the resource in which an OPEN of this front finds no place, because of the front's share or because no
+    /// place is left. If the table is full, other sessions are ended to make room, if possible.
     pub(super) fn finds_no_place(
         &mut self,
         now: Time,
@@ -270,7 +271,7 @@ impl Device {
         let sessions = self.table.sessions.len();
         let beyond_in_table = shares.is_over_in_table(now, at, sessions, most);
         let beyond_in_log = shares.is_over(at);
-        // A front with less than its share may begin a session even if others have filled the log.
+        // A front with less than its share may begin a session even if other fronts have filled the log.
         let log_admits = room.admits_sessions() || shares.is_below_in_log(now, at, room);
         if beyond_in_table || sessions >= most || self.full {
             self.make_room(now);
@@ -289,8 +290,8 @@ impl Device {
         }
     }
 
-    /// Returns the front that was refused most often for being over its share, and the number of refusals. The result
-    /// is for a text to an operator: the counters have only the sum of all fronts.
+    /// Returns the front that was refused most often for being over its share, and the number of its refusals, for a
+    /// text to an operator. The counters have only the sum of all fronts.
     #[must_use]
     pub fn most_over_share(&self) -> Option<(FrontId, u64)> {
         self.table.shares.most_refused()

@@ -9,7 +9,7 @@ use pmnet_wire::FrontId;
 use pmnet_wire::packet::{EntryKind, Identity};
 use rustc_hash::FxHashMap;
 
-/// The log entry that has the whole payload of an update.
+/// The log entry that has the whole payload of an update. A store can take the payload from the log again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// Order of the entry.
@@ -18,16 +18,16 @@ pub struct Origin {
     pub payload_crc: u32,
 }
 
-/// The client's session of an effect, and the effect's place in the order.
+/// Session of the client that caused an effect, and the effect's place in the order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Source {
     /// The client's session.
     pub session: u64,
-    /// For an update, the seq of its last packet; for a bypass, the id of its request. Within a session, seqs rise, and
-    /// so do ids.
+    /// For an update, the seq of its last packet; for a bypass, the id of its request. Later updates of a session have
+    /// higher seqs, and later bypasses have higher ids.
     pub number: u64,
-    /// For an update, the order of its last entry. For a bypass, and for an update that fell back: the order up to
-    /// which the log had been applied before.
+    /// For an update, the order of its last entry. For a bypass or a fallback, the last order that was applied before
+    /// it.
     pub order: u64,
 }
 
@@ -36,24 +36,25 @@ pub struct Source {
 pub struct Effects {
     /// Whole payloads, in the order in which they take effect.
     pub payloads: Vec<Bytes>,
-    /// For each payload, the entry from which it came; `None`: it came from several entries, or from none.
+    /// For each payload, the log entry that has the whole payload; `None`: the payload came in several entries, or in
+    /// none.
     pub origins: Vec<Option<Origin>>,
-    /// For each payload, its session and place.
+    /// For each payload, its session and its place in the order.
     pub sources: Vec<Source>,
-    /// Order up to which the log is applied with these effects, if the order changes.
+    /// Last order that is applied with these effects; `None`: the last applied order does not change.
     pub upto: Option<u64>,
-    /// Changes of records. A key occurs at most once.
+    /// Changes of records. Each key occurs at most once.
     pub records: Vec<Record>,
 }
 
-/// A session as the batch changes it. The session has only the staged fragments of the batch, so that the cost of a
-/// batch does not depend on older fragments.
+/// A session as the batch changes it. Of the staged fragments it has only those of the batch, so that the cost of a
+/// batch does not depend on the number of older fragments.
 #[derive(Debug, Default)]
 struct Changed {
     token: u64,
     front: Option<FrontId>,
     last_seq: u64,
-    /// Number of earlier staged fragments that stay: all of them, or none.
+    /// Number of earlier staged fragments that stay: either all or 0.
     kept: usize,
     /// Fragments that this batch stages, after the fragments that were staged earlier.
     added: Vec<Part>,
@@ -71,7 +72,7 @@ impl Changed {
     }
 }
 
-/// Changes in memory that follow when the store has the effects.
+/// Changes that the server makes in its memory when the store has applied the effects.
 #[derive(Debug, Default)]
 pub struct Change {
     applied: u64,
@@ -193,7 +194,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Adds one fragment of an update that has several.
+    /// Adds one fragment of an update that has several fragments.
     fn part(&mut self, entry: &Entry) {
         let header = &entry.append;
         let id = header.session;
@@ -202,14 +203,14 @@ impl Builder<'_> {
         let Some(session) = self.session(id) else {
             return;
         };
-        // Seqs have no gaps, and an update that is not the next fragment drops the stage. So the staged fragments are
-        // those directly before this fragment.
+        // Seqs have no gaps, and every entry that is not the next fragment empties the stage. So the staged fragments
+        // directly precede this entry.
         let last = session.added.last().map(|part| part.count);
         let last = last.or(last_before.filter(|_| session.kept > 0));
         let of_another = last.is_some_and(|count| count != header.fragment.count);
         let staged = session.kept + session.added.len();
         if staged != usize::from(header.fragment.index) || of_another {
-            // A client that numbers its fragments wrongly gets no effect.
+            // The client has numbered the fragments wrongly, so its update has no effect.
             self.change.malformed += 1;
             self.drop_stage(id);
             return;
@@ -238,7 +239,7 @@ impl Builder<'_> {
     }
 
     fn finish(self, watermark: Option<u64>) -> (Effects, Change) {
-        // If a stage record changes several times in a batch, the last change counts.
+        // If the batch changes a stage record several times, only the last change is written.
         let mut stages: FxHashMap<Vec<u8>, Option<Bytes>> = FxHashMap::default();
         for (key, value) in self.stages {
             stages.insert(key, value);
@@ -310,14 +311,14 @@ impl Server {
         }
         let (effects, mut change) = builder.finish(Some(applied));
         change.applied = applied;
-        // The batch takes effect only if the store's records agree with the server's memory.
+        // The store applies the batch only if its records agree with the server's memory. So the batch also serves
+        // doubts as an access to the records.
         self.doubts.look();
         self.in_flight = InFlight::Batch(change);
         Ok(Some(Work::Apply(effects)))
     }
 
-    /// Returns the effects of an update that falls back, in one step with the session table. The session continues
-    /// after `last_seq`.
+    /// Returns the effects of a fallback, together with the session's record. The session continues after `last_seq`.
     pub(super) fn fallback_effects(
         &self,
         id: u64,
@@ -341,8 +342,8 @@ impl Server {
         (effects, change)
     }
 
-    /// The store has applied all orders up to `applied`. These entries leave the queue, and their identities are
-    /// remembered for a while.
+    /// The store has applied all orders up to `applied`. Removes the entries up to this order from the queue, and
+    /// remembers their identities for a while.
     fn advance(&mut self, applied: u64) {
         while let Some(entry) = self
             .entries
@@ -356,8 +357,8 @@ impl Server {
             self.entries.applied = entry.append.order;
         }
         if self.entries.applied != applied {
-            // An earlier process of this server applied the other requests, whose identities this process does not
-            // know.
+            // Another process of this server has applied the other orders, and this process does not know the
+            // identities of their entries.
             self.entries.lately.clear();
             self.entries.applied = applied;
         }
@@ -368,11 +369,13 @@ impl Server {
         for (id, session) in change.sessions {
             match session {
                 Some(changed) => {
-                    // Replies and request ids may have changed while the store was at work.
+                    // The session may have got other replies and request ids while the store applied the batch, so
+                    // those stay.
                     let session = self.sessions.entry(id).or_default();
                     session.token = changed.token;
                     if session.front != changed.front {
-                        // Stored replies count for the session's front, so they are counted anew.
+                        // The bytes of long replies are counted by front, so they are counted again under the new
+                        // front.
                         self.kept.take(session);
                         session.front = changed.front;
                         if let Some((request, reply)) = session.reply.take() {
@@ -398,8 +401,8 @@ impl Server {
         self.tell_applied = true;
     }
 
-    /// The store has applied the work that [`Server::next_work`] returned. The store has refused `rejected` effects for
-    /// good.
+    /// The store has applied the work that [`Server::next_work`] returned. The store has refused `rejected` effects
+    /// finally.
     pub fn applied(&mut self, rejected: u64, out: &mut crate::Outbox) {
         self.counters.rejected += rejected;
         self.doubts.looked();
@@ -424,9 +427,10 @@ impl Server {
     }
 
     /// Returns a text if the loaded records lack something that the store has confirmed to this process (protocol.md
-    /// §5). The watermark shows the updates; a fallback or a bypass changes only its session's record.
+    /// §5). The watermark shows only whether updates are missing. A fallback or a bypass changes only the record of its
+    /// session, so every session is compared.
     fn lost_confirmation(&self, applied: u64, loaded: &FxHashMap<u64, Session>) -> Option<String> {
-        // A batch whose outcome was unknown, but which was applied, may have ended sessions.
+        // A batch of unknown outcome may have been applied, and may have ended sessions.
         let may_have_ended = applied > self.entries.applied;
         let lost = |(id, known): &(&u64, &Session)| match loaded.get(id) {
             Some(found) => {
@@ -544,7 +548,7 @@ impl Server {
             chain.store = begun_in;
         }
         self.enter(chain);
-        // A store that takes no writes is read in the old epoch, because nothing changes in it.
+        // `None`: the store takes no writes. Nothing changes in it, so it is read in the old epoch.
         if let Some(store) = store {
             self.store = store;
             self.leave_other_store();

@@ -1,4 +1,4 @@
-//! Bypasses: they wait for their barrier, are executed once, and are answered as often as they come
+//! Bypasses: each waits for its barrier, is executed once, and is answered as often as the client sends it
 //! (`docs/spec/protocol.md` §2 rule 8, §4 fallback).
 
 use super::judge::{Asked, Judgement, What, judge};
@@ -19,10 +19,10 @@ use pmnet_wire::{FRAGMENT_BYTES, FragmentSize, Header, Packet, REPLY_BYTES_MAX};
 pub struct Execution {
     /// The whole payload.
     pub payload: Bytes,
-    /// Session and place of the request.
+    /// Session of the request, and its place in the order.
     pub source: Source,
-    /// `Some((key, prefix))`: in one step with the request's effects, the record `key` becomes `prefix ++ reply`.
-    /// `None`: the request changes nothing.
+    /// `Some((key, prefix))`: in one step with the request's effects, the store sets the record `key` to `prefix ++
+    /// reply`. `None`: the request changes nothing.
     pub record: Option<(Vec<u8>, Bytes)>,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Waiting {
     parts: Vec<Option<Bytes>>,
     contiguous: usize,
     pub(super) bytes: usize,
-    /// Time at which the last new fragment of the bypass arrived.
+    /// Time at which a new fragment of the bypass last arrived.
     pub(super) touched: Time,
     /// Deadline of the caller, as the bypass's packets state it; `None`: no deadline.
     deadline: Option<Time>,
@@ -44,7 +44,7 @@ impl Waiting {
     pub(super) fn is_complete(&self) -> bool {
         self.contiguous == self.parts.len()
     }
-    /// Returns the bytes of the bypass if it is incomplete. A bypass of one fragment is complete at once.
+    /// Returns the bytes of the bypass if it is incomplete; otherwise 0. A bypass of one fragment is complete at once.
     pub(super) fn partial_bytes(&self) -> usize {
         if self.parts.len() > 1 && !self.is_complete() {
             self.bytes
@@ -89,8 +89,8 @@ pub(super) struct Recent {
 
 /// Maximum number of long replies that are kept.
 const RECENT_MAX: usize = 1024;
-/// Returns the reply, or an error instead of a reply that is too long to send. An earlier process of this server may
-/// have stored such a reply.
+/// Returns the reply; if it is too long to send, an error text. An earlier process of this server may have stored such
+/// a long reply.
 pub(super) fn bounded(reply: Bytes) -> Bytes {
     if reply.len() > REPLY_BYTES_MAX {
         Bytes::from_static(b"-ERR pmnet: the reply is larger than 16 MiB\r\n")
@@ -99,7 +99,7 @@ pub(super) fn bounded(reply: Bytes) -> Bytes {
     }
 }
 
-/// Number of new fragments after which the server states its progress.
+/// Number of further fragments without a gap after which the server sends a PROGRESS.
 const PROGRESS_EVERY: usize = 8;
 
 impl Server {
@@ -152,7 +152,7 @@ impl Server {
         };
         let places = if replace {
             self.room.forget(id);
-            // The places for the fragments take memory before the fragments arrive, so they count.
+            // The list of fragments takes memory before the fragments arrive, so its bytes count too.
             count * size_of::<Option<Bytes>>()
         } else {
             0
@@ -178,14 +178,15 @@ impl Server {
             return;
         };
         self.room.ready.remove(&(waiting.asked.barrier, id));
-        // Each stamp that this bypass got after its call is a correct barrier. All stamps in the waiting room are of
-        // the present incarnation and epoch of the head (`clear`), so A can reach each of them. The lowest stamp
-        // counts. If the newest stamp counted, a client that repeats its request during a slow batch would not be
-        // served as long as updates arrive.
+        // The client may send a bypass several times, and each copy gets a stamp. Each of these stamps is a correct
+        // barrier, and A can reach each of them, because all are of the head's present incarnation and epoch (`clear`).
+        // The lowest stamp is the barrier. If the newest stamp were the barrier, a client that repeats its request
+        // during a slow batch would wait as long as updates arrive.
         let barrier = waiting.asked.barrier.min(asked.barrier);
         waiting.asked = Asked { barrier, ..asked };
         waiting.from = from;
-        // All packets of the bypass state the same deadline, each later by the packet's own time in the network.
+        // Each packet of the bypass states the time left until the same deadline. Computed from a packet's arrival, the
+        // deadline is late by the packet's time in the network, so the earliest result counts.
         let told = left.nanos().map(|nanos| now + nanos);
         waiting.deadline = earliest(waiting.deadline, told);
         if !duplicate {
@@ -220,8 +221,8 @@ impl Server {
     }
 
     /// Whether this packet was stamped by the head of the chain record, in the incarnation in which that head serves. A
-    /// restarted head does not know its earlier stamps: a bypass with such a stamp would now be executed after updates
-    /// that the head has already shown (reads.md §4). The client of such a bypass sends it again.
+    /// restarted head does not know which bypasses it stamped before. If such a bypass were executed now, its effect
+    /// would come after updates that the head has already shown (reads.md §4). The client sends the bypass again.
     fn is_of_this_head(&self, stamped: &Header) -> bool {
         let head = self.chain.as_ref().and_then(|chain| chain.members.first());
         let mine = |head: &Member| {
@@ -240,8 +241,8 @@ impl Server {
             .map(|(_, id)| *id)
     }
 
-    /// Returns the sessions whose requests come next, and whether only one may be executed. Sessions whose last
-    /// execution failed get every second turn, one session at a time, in rotation.
+    /// Returns the sessions whose requests come next, and whether the store may execute only one of them. Every second
+    /// turn belongs to the sessions whose last execution failed, one session a turn, in rotation.
     fn next_reached(&mut self) -> (Vec<u64>, bool) {
         let (suspects, mut others): (Vec<u64>, Vec<u64>) = self
             .reached()
@@ -258,7 +259,7 @@ impl Server {
         ([first, again].concat(), true)
     }
 
-    /// Returns the judgement on the bypass of this session. The barrier of the bypass must be reached.
+    /// Returns the judgement on the bypass of this session, whose barrier must be reached.
     fn judged(&self, id: u64, now: Time) -> Judgement {
         let waiting = &self.room.waiting[&id];
         judge(
@@ -270,8 +271,8 @@ impl Server {
         )
     }
 
-    /// Returns the next work for bypasses that have reached their barrier: one fallback, or as many other bypasses as
-    /// fit.
+    /// Returns the next work for bypasses that have reached their barrier: one fallback, or several other bypasses
+    /// ([`ServerConfig::execute_max`](super::ServerConfig::execute_max)).
     pub(super) fn next_execution(&mut self, now: Time) -> Option<Work> {
         let (reached, alone) = self.next_reached();
         let mut batch = Vec::new();
@@ -290,7 +291,7 @@ impl Server {
                     return Some(Work::Apply(effects));
                 }
                 Judgement::Apply { .. } => break,
-                // Such a bypass is answered without the store.
+                // [`Server::answer_waiting`] answers this bypass without the store.
                 _ => continue,
             };
             let payload = self.room.waiting[&id].payload();
@@ -323,8 +324,8 @@ impl Server {
         Some(Work::Execute(batch))
     }
 
-    /// Answers bypasses that do not need the store: repeated, unknown and impossible ones. Forgets bypasses whose
-    /// callers have given up.
+    /// Answers bypasses that do not need the store: repeated bypasses, bypasses of unknown sessions, and bypasses that
+    /// can no longer be executed. Forgets bypasses whose deadlines have passed.
     pub fn answer_waiting(&mut self, now: Time, out: &mut Outbox) {
         if !self.loaded {
             return;
@@ -420,7 +421,7 @@ impl Server {
             self.counters.executed += 1;
             self.turns.suspects.remove(&id);
             let reply = bounded(reply);
-            // The client may have abandoned this request and sent another request meanwhile.
+            // Meanwhile the client may have given up this request and sent another request.
             let waiting = self
                 .room
                 .waiting
@@ -437,7 +438,7 @@ impl Server {
                 if !read_only {
                     self.kept.give(id, session, request, reply.clone());
                 } else if reply.starts_with(b"-") && reply.len() <= FRAGMENT_BYTES {
-                    // A script that was killed must not be executed again.
+                    // The request may have been a script that was killed, and must not be executed again.
                     session.failed_read = Some((request, reply.clone()));
                 }
             }
@@ -449,11 +450,10 @@ impl Server {
         self.bound_kept();
     }
 
-    /// The store has not answered these requests. One of these requests may be the cause; the other requests were only
-    /// executed together with it. From now on each of these requests is executed alone, and after the entries. No
-    /// request is repeated without a new packet: otherwise a request that takes longer than the adaptor's timeout, or
-    /// that kills the store, would occupy the shard for ever. A client that still wants the answer sends its request
-    /// again.
+    /// The store has not answered these requests. One of them may be the cause, so from now on each is executed alone.
+    /// The server forgets the requests: a request that takes longer than the adaptor's timeout, or that kills the
+    /// store, would otherwise be repeated and occupy the shard for ever. A client that still wants the reply sends its
+    /// request again.
     pub(super) fn unanswered(&mut self, executing: &[Executing]) {
         for failed in executing {
             self.turns.suspects.insert(failed.session);
@@ -515,7 +515,7 @@ impl Server {
         let Some(reply) = stored.or_else(recent).cloned() else {
             return;
         };
-        // If the client has fragments of another size, it gets the reply from its start.
+        // If the fragments that the client has are of another size, the server sends the reply from its start.
         let count = self.size_for(asked).count(reply.len());
         let first = if count == usize::from(wanted.count) {
             usize::from(wanted.index)
@@ -525,7 +525,8 @@ impl Server {
         self.send_reply(from, asked, &reply, first, out);
     }
 
-    /// Returns the largest fragments for the path to the client: the shard's size, or the client's if that is smaller.
+    /// Returns the largest fragments for the path to the client: the smallest of the shard's size, the client's size
+    /// and the size of the server's own path.
     fn size_for(&self, asked: &Asked) -> FragmentSize {
         let members = self.chain.as_ref().map_or(&[][..], |chain| &chain.members);
         asked.size.min(shard_size(members)).min(self.path)

@@ -40,7 +40,7 @@ fn smaller(next: &Chain) -> String {
     )
 }
 
-/// The kind of a refusal of a RECOVER.
+/// How a RECOVER is refused: permanently, until the operator acts, or until the device has erased its log.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Refusal {
     Final,
@@ -48,27 +48,27 @@ enum Refusal {
     Erase,
 }
 
-/// A RECOVER that waits for the chain record to be durable.
+/// A RECOVER that is answered once the new chain record is durable.
 #[derive(Debug)]
 pub(super) struct PendingRecover {
     from: Peer,
     header: Header,
 }
 
-/// The session table for one recovering device, which gets it in parts.
+/// A copy of the session table, which one recovering device requests in parts.
 #[derive(Debug)]
 pub(super) struct Snapshot {
     nonce: u64,
     epoch: u32,
     applied: u64,
     rows: Vec<SessionRow>,
-    /// Number of session rows in a part. The number is smaller if a row names its front.
+    /// Number of session rows in a part. The number is smaller if any row names its front.
     per_part: usize,
 }
 
-/// Number of times that RECOVERs of each device were refused for each kind of reason in the present epoch. Any process
-/// that has recorded old RECOVERs can repeat them, so the operator is told of a refusal more and more rarely. The operator
-/// is told of a new reason at once: repeated packets must not hide that a device has lost its log.
+/// Counts refused RECOVERs of the present epoch, for each device and each kind of reason. A host that has recorded old
+/// RECOVERs can repeat them, so the operator is told of the same refusal more and more rarely. A new kind of reason is
+/// told at once, so that repeated packets cannot hide that a device has lost its log.
 #[derive(Debug, Default)]
 pub(super) struct Refused {
     epoch: u32,
@@ -77,7 +77,8 @@ pub(super) struct Refused {
 
 impl Refused {
     /// Counts a refusal. If the operator must be told, returns the number of refusals of this device for this kind of
-    /// reason in this epoch. Beyond [`REFUSED_MAX`] rows, all further devices count as one.
+    /// reason in this epoch. If [`REFUSED_MAX`] rows are in use, all further devices share one row for each kind of
+    /// reason.
     fn again(&mut self, epoch: u32, device: u32, why: &Reason) -> Option<u64> {
         if self.epoch != epoch {
             self.epoch = epoch;
@@ -92,10 +93,9 @@ impl Refused {
     }
 }
 
-/// Maximum number of rows whose refusals are counted one by one. Each kind of reason can have one more row, for all other
-/// devices.
+/// Maximum number of rows for single devices. Each kind of reason can have one more row, for all other devices.
 const REFUSED_MAX: usize = 64;
-/// Number under which the refusals of all further devices count. No device has this number.
+/// Number in place of a device id in the row of all other devices. No device has this id.
 const OTHER_DEVICES: u32 = 0;
 const SNAPSHOTS_MAX: usize = 8;
 const PENDING_MAX: usize = 64;
@@ -123,7 +123,7 @@ impl Server {
             return;
         }
         if self.recovers.next_chain.is_some() || self.recovers.pending.len() >= PENDING_MAX {
-            // Only one change of the chain is made at a time. The device asks again.
+            // Another change of the chain is under way, or too many devices wait for an answer. The device asks again.
             return;
         }
         let mut path = self.as_registered(path);
@@ -137,7 +137,8 @@ impl Server {
         let from_memory = match &decision {
             Decision::Refuse(_) | Decision::Erase(_) => true,
             Decision::Keep(kept) => kept == members,
-            // The record is written first, and the device asks again meanwhile.
+            // A change needs no doubt: the record is written first, which also checks the records. The device asks
+            // again meanwhile.
             Decision::Change { .. } | Decision::Hold(_) | Decision::Wait => false,
         };
         if from_memory
@@ -180,7 +181,7 @@ impl Server {
         }
     }
 
-    /// Tells the operator, more and more rarely, that a device was refused for this reason.
+    /// Tells the operator that a device was refused for this reason. The same refusal is told more and more rarely.
     fn tell_refused(&mut self, device: u32, why: &Reason, text: &str) {
         let Some(count) = self.recovers.refused.again(self.epoch(), device, why) else {
             return;
@@ -195,7 +196,7 @@ impl Server {
         ));
     }
 
-    /// Returns the present chain with the new statements of its members.
+    /// Returns the present chain with these new rows of its members.
     fn with_news(&mut self, members: Vec<Member>) -> Chain {
         let present = self.chain.as_ref().expect("kept members are of a chain");
         let size = shard_size(&present.members);
@@ -204,7 +205,7 @@ impl Server {
             ..present.clone()
         };
         if shard_size(&next.members) < size {
-            // The other devices and the clients must hear of the smaller size.
+            // The other devices and the clients must learn the smaller size, so a new epoch begins.
             next.epoch += 1;
             next.store = self.store.clone();
             self.notice(smaller(&next));
@@ -226,14 +227,14 @@ impl Server {
         }
     }
 
-    /// Has the record written before the device that asks gets an answer.
+    /// Queues the write of the chain record `next`. The device that asks gets its answer when the record is durable.
     fn write_first(&mut self, next: Chain, asks: PendingRecover) {
         self.recovers.next_chain = Some(next);
         self.recovers.pending.push_back(asks);
     }
 
-    /// Returns the members of the present chain. Without [`Rule::Synced`], the orders up to which they must catch up
-    /// are removed.
+    /// Returns the members of the present chain. Without [`Rule::Synced`], no member appears as joined, so none has to
+    /// catch up.
     fn members_as_judged(&self) -> Vec<Member> {
         let chain = self.chain.as_ref();
         let mut members = chain.map_or_else(Vec::new, |chain| chain.members.clone());
@@ -245,10 +246,10 @@ impl Server {
         members
     }
 
-    /// Returns the path with the statements that only its devices can make. Without [`Rule::LogIdentity`],
-    /// [`Rule::Incarnation`], [`Rule::EraseOnJoin`], [`Rule::LastMember`] or [`Rule::WordEpoch`], statements are added
-    /// that the devices did not make. Without [`Rule::StandsStill`], the log of the device before a joiner appears as
-    /// short as it was registered.
+    /// Returns the path without flags that only the chain record may set. Without [`Rule::LogIdentity`],
+    /// [`Rule::Incarnation`], [`Rule::EraseOnJoin`], [`Rule::LastMember`] or [`Rule::WordEpoch`], the path gets
+    /// statements that its devices did not make. Without [`Rule::StandsStill`], the log of the device before a joiner
+    /// appears as short as it was registered.
     fn as_registered(&self, mut path: Vec<Member>) -> Vec<Member> {
         let rules = self.config.rules;
         let members = self.chain.as_ref().map_or(&[][..], |chain| &chain.members);
@@ -306,7 +307,7 @@ impl Server {
         out.seal(self.asking_seal(), to, &refused, text);
     }
 
-    /// The new chain record is durable, so from now on the devices of the chain may learn the new chain.
+    /// The new chain record is durable. From now on the devices may be told the new chain.
     pub(super) fn chain_written(&mut self, chain: Chain, out: &mut Outbox) {
         self.enter(Some(chain));
         self.recovers.next_chain = None;
@@ -316,8 +317,8 @@ impl Server {
         }
     }
 
-    /// Makes the chain in the store's record the present one, after this process has written or read the record.
-    /// Packets of an earlier epoch do not count in the new epoch.
+    /// Makes the chain of the store's record the present chain, after this process has written or read the record.
+    /// Forgets what came in packets of an earlier epoch.
     pub(super) fn enter(&mut self, chain: Option<Chain>) {
         let epoch = chain.as_ref().map_or(0, |chain| chain.epoch);
         let head = |chain: &Chain| {
@@ -353,8 +354,9 @@ impl Server {
         Seal::of(keys.map(|keys| keys.present.asking(self.config.shard, 0)))
     }
 
-    /// **Another store, another epoch**: before a store executes anything, its records name an epoch that began in it.
-    /// The previous store may live on and answer readers, but its records name an epoch that is over (reads.md §3).
+    /// **Another store, another epoch**: before a store executes anything, its records must name an epoch that began in
+    /// this store. The previous store may still run and answer readers, but its records name an earlier epoch (reads.md
+    /// §3).
     pub(super) fn leave_other_store(&mut self) {
         let Some(chain) = &self.chain else { return };
         if chain.store == self.store || !self.config.rules.hold(Rule::StoreEpoch) {
@@ -374,9 +376,9 @@ impl Server {
         self.recovers.next_chain = Some(next);
     }
 
-    /// **The next epoch, with the same members**, if `epoch` is the present one and no other change is pending. In the
-    /// new epoch, reports of devices from the old epoch allow no join, and statements about the old epoch do not count
-    /// (protocol.md §14).
+    /// **The next epoch, with the same members**: begins if `epoch` is the present epoch and no other change is
+    /// pending. Afterwards a device cannot join by a report from the old epoch, and an operator's statement for the old
+    /// epoch no longer counts (protocol.md §14).
     pub fn end_epoch(&mut self, epoch: u32) {
         let Some(chain) = self.chain.as_ref().filter(|chain| chain.epoch == epoch) else {
             return;
@@ -396,13 +398,13 @@ impl Server {
         self.recovers.next_chain = Some(next);
     }
 
-    /// A device asks to belong to the chain, over a path that carries `size`. The device's question is judged with this
-    /// size.
+    /// A device asks to belong to the chain, over a path that carries `size`. The server's own size is at most this
+    /// size when it judges the question.
     pub fn asked_by(&mut self, size: FragmentSize) {
         self.path = self.path.min(size);
     }
 
-    /// Tells the server the largest fragments that its path to the tail carries. If these fragments are smaller than
+    /// Sets the size of the largest fragments that the server's path to the tail carries. If this size is smaller than
     /// the shard's size, the next epoch begins, with the same members and the smaller size (protocol.md §7).
     pub fn set_path(&mut self, size: FragmentSize) {
         let size = size.min(self.config.size_max);
@@ -453,8 +455,8 @@ impl Server {
         });
     }
 
-    /// Returns the stamp of a recover-reply. The stamp names the device that recovers, and has no shard token: a device
-    /// learns the token from the payload, and a refused device must not learn it.
+    /// Returns the stamp of a recover-reply. The stamp names the device that recovers, and has no shard token. An
+    /// accepted device learns the token from the payload, and a refused device must not learn it.
     fn stamp_for(&self, asked: &Header) -> Stamp {
         Stamp {
             device: asked.device,
@@ -476,9 +478,9 @@ impl Server {
         };
         let per_part = snapshot.per_part;
         let parts = snapshot.rows.len().div_ceil(per_part).max(1);
-        // The device has asked for a part that this snapshot does not have, because the device knows a longer snapshot
-        // of an earlier process of this server. The first part tells it the present number of parts; without an answer
-        // it would ask for ever.
+        // If the device asks for a part that this snapshot does not have, it knows a longer snapshot from an earlier
+        // process of this server. The answer is then the first part, which states the present number of parts. Without
+        // an answer the device would ask for ever.
         let asked_index = usize::from(part.index);
         let index = if asked_index < parts { asked_index } else { 0 };
         let start = index * per_part;

@@ -1,27 +1,27 @@
-//! Conclusions that need fresh records, and not only the server's memory (`docs/spec/protocol.md` §12, "Who owns
-//! them").
+//! Decisions for which the server must first read or write its records, because its memory may be old
+//! (`docs/spec/protocol.md` §12, "Who owns them").
 //!
-//! A server that stood still or was cut off does not know whether another server has worked meanwhile. The server's
-//! memory of the store is then old. So the server refuses a device, or stops the shard, only because of records that
-//! were read or written after the question came.
+//! While a server is suspended or cut off, another server may work on the same store. Then the first server's memory of
+//! the records is old, and the server does not know this. So a server refuses a device, or stops the shard, only after
+//! it has read or written the records since the device's packet came. A *doubt* is a packet that waits for this access.
 
 use std::collections::VecDeque;
 
-/// Maximum number of waiting doubts, and maximum number of settled doubts. Further questions are dropped, and come
+/// Maximum number of waiting doubts, and of settled doubts. Further packets are dropped, and the devices send them
 /// again.
 const DOUBTS_MAX: usize = 64;
 
-/// A question that needs fresh records.
+/// A packet that must not be answered before the records were accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Doubt {
-    /// The RECOVER with this nonce.
+    /// A RECOVER with this nonce, which would be refused.
     Recover(u64),
     /// A packet of this epoch, which is later than the recorded epoch.
     Epoch(u32),
 }
 
-/// Doubts that wait for the next access to the records, that wait for the end of the present access, and that are
-/// settled by a finished one.
+/// Doubts that wait for the next access to the records (`waiting`), doubts that wait for the end of the present access
+/// (`under_way`), and doubts for which an access has ended (`settled`).
 #[derive(Debug, Default)]
 pub(super) struct Doubts {
     waiting: Vec<Doubt>,
@@ -30,8 +30,8 @@ pub(super) struct Doubts {
 }
 
 impl Doubts {
-    /// Whether the records were accessed since this question was first asked. If the records were not accessed, they
-    /// will be accessed, and the sender asks again. Each access settles a doubt for one answer.
+    /// Whether the records were accessed since this packet first came. If not, the doubt waits for the next access, and
+    /// the sender sends the packet again. A settled doubt is removed, so it counts for one answer.
     pub(super) fn is_settled(&mut self, doubt: Doubt) -> bool {
         let found = self.settled.iter().position(|one| *one == doubt);
         if let Some(at) = found {
@@ -50,7 +50,8 @@ impl Doubts {
         !self.waiting.is_empty()
     }
 
-    /// The store now reads the records, or writes records under the condition that they agree with the server's memory.
+    /// An access to the records begins: the store reads them, or writes under the condition that they agree with the
+    /// server's memory.
     pub(super) fn look(&mut self) {
         self.under_way.append(&mut self.waiting);
         self.under_way.truncate(DOUBTS_MAX);

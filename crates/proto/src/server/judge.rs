@@ -1,5 +1,5 @@
-//! Judges a bypass whose barrier is reached. A pure function (`docs/spec/protocol.md` §2 "Late and early bypasses", §4
-//! "Fallback").
+//! Judges a bypass whose barrier is reached, in a pure function (`docs/spec/protocol.md` §2 "Late and early bypasses",
+//! §4 "Fallback").
 //!
 //! The code that executes, and the code that answers without the store, both call [`judge`]. So each bypass is either
 //! executed or answered, and never both.
@@ -19,11 +19,11 @@ pub(super) enum What {
     FallBack { first_seq: u64 },
 }
 
-/// A bypass without its payload, as its last packet states it.
+/// The fields of a bypass besides its payload, as its last packet states them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     pub(super) session: u64,
-    /// Last seq that the session gave out; for a fallback, the last seq of its update.
+    /// Last seq that the session had used when it sent the bypass; for a fallback, the last seq of its update.
     pub(super) last_seq: u64,
     pub(super) barrier: u64,
     pub(super) what: What,
@@ -63,7 +63,7 @@ impl Asked {
         matches!(self.what, What::FallBack { .. })
     }
 
-    /// Returns the number that answers repeat: the request id, or the first seq of a fallback.
+    /// Returns the number that an answer carries to name the bypass: the request id; for a fallback, its first seq.
     pub(super) const fn number(&self) -> u64 {
         match self.what {
             What::Execute { request, .. } => request,
@@ -71,7 +71,7 @@ impl Asked {
         }
     }
 
-    /// Returns the number that a NACK repeats: the request id, or 0 for a fallback.
+    /// Returns the number that a NACK carries to name the bypass: the request id; for a fallback, 0.
     pub(super) const fn refused(&self) -> u64 {
         match self.what {
             What::Execute { request, .. } => request,
@@ -79,8 +79,8 @@ impl Asked {
         }
     }
 
-    /// Returns the identity that all packets of one bypass have in common: whether it is a fallback, and its request id
-    /// or last seq.
+    /// Returns the identity that is equal in all packets of one bypass: whether it is a fallback, and its last seq (a
+    /// fallback) or request id (otherwise).
     pub(super) const fn identity(&self) -> (bool, u64) {
         match self.what {
             What::Execute { request, .. } => (false, request),
@@ -88,7 +88,7 @@ impl Asked {
         }
     }
 
-    /// Returns the answer, or its fragment. `applied`: A of the server.
+    /// Returns the header fields of one fragment of the answer. `applied`: A of the server.
     pub(super) const fn response(
         &self,
         applied: u64,
@@ -121,9 +121,9 @@ impl Asked {
 /// The judgement on a bypass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Judgement {
-    /// The store executes the bypass.
+    /// The store must execute the bypass.
     Execute { request: u64, read_only: bool },
-    /// The store applies the update that falls back. The session continues after this seq.
+    /// The store must apply the update that falls back. The session continues after `last_seq`.
     Apply { last_seq: u64 },
     /// The caller's deadline has passed, so the bypass is forgotten.
     GivenUp,
@@ -131,14 +131,14 @@ pub(super) enum Judgement {
     UnknownSession,
     /// The update that falls back is already applied. The client is told that the update is applied.
     Confirm,
-    /// The bypass was executed, and its reply is sent again. Replies to reads are known only if they were errors.
+    /// The bypass was executed, and its reply is sent again. Of reads, the server stores only replies that are errors.
     Repeat,
-    /// The session has continued without this bypass (its caller's deadline passed). If the bypass were executed now,
-    /// it would come after later requests of the session.
+    /// The session has continued without this bypass, after its caller's deadline. If the bypass were executed now, it
+    /// would take effect after later requests of the session.
     Overtaken,
-    /// Earlier updates of the session are missing, so its client is told the seq with which to continue. The head that
-    /// stamped the bypass was lost with updates that were not durable yet, and their orders were given to other
-    /// updates.
+    /// Earlier updates of the session are missing, so the client is told to continue with this seq. Cause: the head
+    /// that stamped the bypass was lost together with updates that were not durable yet, and other updates got their
+    /// orders.
     Expect(u64),
 }
 
@@ -163,7 +163,8 @@ pub(super) fn judge(
             if last_seq <= applied && rules.hold(Rule::FallbackIdentity) {
                 return Judgement::Confirm;
             }
-            // A fallback may not cover more seqs than an update can have fragments, so that no client can skip seqs.
+            // A fallback may cover at most as many seqs as an update can have fragments. Otherwise a client could skip
+            // seqs.
             let too_many = last_seq.saturating_sub(first_seq) >= u64::from(FRAGMENTS_MAX);
             if first_seq > applied + 1 || empty || first_seq > last_seq || too_many {
                 return Judgement::Expect(applied + 1);

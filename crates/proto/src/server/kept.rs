@@ -1,10 +1,10 @@
 //! Long replies to bypasses that change state, and the bound of their bytes (`docs/spec/protocol.md` §2, more on rule
 //! 8).
 //!
-//! Each session keeps the reply to its last bypass that changes state, in memory and on record, for copies of the
-//! bypass that may still arrive. Short replies take little space. If all long replies together exceed the bound, the
-//! oldest long replies of the front that keeps most are dropped. The bypasses of dropped replies stay on record as
-//! executed; only the reply's text is replaced.
+//! Copies of an executed bypass may still arrive. So the server keeps, for each session, the reply to its last bypass
+//! that changes state, in memory and on record. Short replies take little space. If all long replies together exceed
+//! the bound, the server drops the oldest long replies of the front whose replies take most bytes. A bypass whose reply
+//! is dropped stays on record as executed; only the text of its reply is replaced.
 
 use super::{Effects, InFlight, Server, Session, Work, records};
 use bytes::Bytes;
@@ -19,7 +19,7 @@ const LET_GO: &[u8] = b"-ERR pmnet: applied, its reply was too long to be kept\r
 #[derive(Debug, Default)]
 struct Held {
     bytes: usize,
-    /// The sessions, in the order in which they got their replies.
+    /// The sessions by the numbers of their replies, so in the order in which they got the replies.
     order: BTreeMap<u64, u64>,
 }
 
@@ -28,7 +28,7 @@ struct Held {
 pub(super) struct Kept {
     fronts: FxHashMap<Option<FrontId>, Held>,
     bytes: usize,
-    /// Number of the next long reply.
+    /// Number of the last long reply.
     next: u64,
     /// Sessions whose reply was dropped in memory, but is still on record.
     to_write: BTreeSet<u64>,
@@ -53,7 +53,7 @@ impl Kept {
         session.reply = Some((request, reply));
     }
 
-    /// The session ends, or gets another reply.
+    /// Removes a session's reply from the counts, because the session ends or gets another reply.
     pub(super) fn take(&mut self, session: &mut Session) {
         let at = std::mem::take(&mut session.kept_at);
         let Some(held) = self.fronts.get_mut(&session.front).filter(|_| at > 0) else {
@@ -68,7 +68,7 @@ impl Kept {
         }
     }
 
-    /// Returns the session with the oldest reply, of the front that keeps most.
+    /// Returns the session with the oldest long reply of the front whose long replies take most bytes.
     fn oldest_of_the_largest(&self) -> Option<u64> {
         let fronts = self.fronts.iter();
         let (_, held) = fronts.max_by_key(|(front, held)| (held.bytes, **front))?;
@@ -77,7 +77,7 @@ impl Kept {
 }
 
 impl Server {
-    /// Drops replies until the rest is within the bound.
+    /// Drops long replies until the rest is within the bound.
     pub(super) fn bound_kept(&mut self) {
         while self.kept.bytes > self.config.kept_bytes_max
             && let Some(id) = self.kept.oldest_of_the_largest()
@@ -90,7 +90,7 @@ impl Server {
                 .give(id, session, request, Bytes::from_static(LET_GO));
             self.kept.to_write.insert(id);
             self.counters.replies_let_go += 1;
-            // The notice is repeated more and more rarely.
+            // The operator is told at the first, second, fourth, eighth… dropped reply.
             if self.counters.replies_let_go.is_power_of_two() {
                 let front = session.front.map_or_else(
                     || "no front has a key".to_owned(),
@@ -105,7 +105,7 @@ impl Server {
         }
     }
 
-    /// Returns the work that removes the dropped replies from the records.
+    /// Returns the work that replaces the dropped replies in the records; `None`: there is nothing to replace.
     pub(super) fn shorten_records(&mut self) -> Option<Work> {
         let ids = std::mem::take(&mut self.kept.to_write);
         let changes = ids.into_iter().filter_map(|id| {

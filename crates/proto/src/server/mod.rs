@@ -1,9 +1,9 @@
 //! The server machine: takes the log in order, decides what a store applies, and answers bypasses
 //! (`docs/spec/protocol.md` §2 rules 6–8, §5).
 //!
-//! The machine gives out one [`Work`] at a time; the node lets the store do the work, and reports the result. The
-//! machine's state changes only when the store has done the work durably. So if a work failed, or its outcome is
-//! unknown, the machine forgets it and loads the records again.
+//! The machine gives out one [`Work`] at a time. The node lets the store do the work, and reports the result. The
+//! machine changes its state only when the store has done the work durably. If a work failed, or its outcome is
+//! unknown, the machine forgets the work and loads the records again.
 
 mod apply;
 mod bypass;
@@ -43,7 +43,7 @@ pub struct ServerConfig {
     pub batch_entries_max: usize,
     /// Maximum number of payload bytes in one batch.
     pub batch_bytes_max: usize,
-    /// Maximum number of entries that are received and not applied. The tail gets the remaining number as credit.
+    /// Maximum number of entries that are received and not applied. The tail is told the free number as its credit.
     pub queue_max: usize,
     /// Maximum number of bypasses that wait for their barrier.
     pub waiting_max: usize,
@@ -51,12 +51,12 @@ pub struct ServerConfig {
     pub waiting_bytes_max: usize,
     /// Maximum number of bytes of long replies that are kept until their clients have fetched them.
     pub replies_bytes_max: usize,
-    /// Maximum number of bytes of long replies to bypasses that change state, in memory; after the next step of the
-    /// store, also on record.
+    /// Maximum number of bytes of long replies to bypasses that change state. The bound is in memory, and after the
+    /// next step of the store also in its records.
     pub kept_bytes_max: usize,
     /// Maximum number of requests that are executed at once.
     pub execute_max: usize,
-    /// Largest size of fragments, whatever the paths carry.
+    /// Upper bound of the fragment size, even if the paths carry larger fragments.
     pub size_max: FragmentSize,
     /// The cluster's keys; `None`: packets carry tokens instead of MACs.
     pub keys: Option<ClusterKeys>,
@@ -101,12 +101,12 @@ pub enum Work {
 #[error("{0}")]
 pub struct Stop(pub String);
 
-/// A packet for the server's shard, whose tag is a token. With keys, the packet was sealed by a sender that may send it
+/// A packet for the server's shard, whose tag is a token. With keys, a sender that may send this packet has sealed it
 /// ([`Server::check`]).
 pub struct Genuine<'a>(Packet<'a>);
 
 impl Genuine<'_> {
-    /// Whether the packet's sender asks to belong to the chain.
+    /// Whether the packet is a RECOVER, in which a device asks to belong to the chain.
     #[must_use]
     pub fn asks(&self) -> bool {
         self.0.header.kind == Kind::Recover
@@ -120,7 +120,7 @@ pub struct Counters {
     pub applied: u64,
     /// Updates that were already applied.
     pub repeated: u64,
-    /// Updates without effect: malformed, or refused by the store for good.
+    /// Updates without effect: malformed, or finally refused by the store.
     pub rejected: u64,
     /// Batches.
     pub batches: u64,
@@ -134,13 +134,15 @@ pub struct Counters {
     pub fallbacks: u64,
     /// Ranges of orders that were asked for again.
     pub retransmissions: u64,
-    /// Packets that were dropped: wrong shard, token, kind or epoch, or no room.
+    /// Packets that were dropped: wrong shard, token, kind or epoch, or no room for an entry.
     pub dropped: u64,
     /// Packets of bypasses that were dropped, because the waiting room is full.
     pub no_room: u64,
-    /// Bypasses that lost their place in the waiting room: incomplete and silent, over their front's share, or late.
+    /// Bypasses that lost their place in the waiting room: incomplete without a new fragment, over their front's share,
+    /// or past their deadline.
     pub abandoned: u64,
-    /// Long replies to state-changing bypasses that were dropped, although a copy of the bypass may still come.
+    /// Long replies to state-changing bypasses that were dropped to save space, although a copy of the bypass may still
+    /// come.
     pub replies_let_go: u64,
     /// Packets that were dropped: not sealed with the right key, or changed.
     pub forged: u64,
@@ -149,11 +151,12 @@ pub struct Counters {
     /// Packets that were dropped unverified: they had another epoch, and the burst had more such packets than are
     /// verified.
     pub other_epoch: u64,
-    /// Packets of devices with keys if this server has none, or without keys if it has some.
+    /// Packets of devices that use keys although this server has none, or the reverse.
     pub other_mode: u64,
 }
 
-/// Identity of an entry, which must be equal whenever its order arrives: session, seq, checksum of the payload.
+/// Identity of an entry: session, seq, checksum of the payload. Every entry that arrives with one order must have the
+/// same identity.
 type Identity = (u64, u64, u32);
 
 /// Maximum number of applied entries whose identity is remembered (known gap G19).
@@ -205,18 +208,18 @@ struct Session {
     stage: Vec<Part>,
     /// Last state-changing bypass and its reply.
     reply: Option<(u64, Bytes)>,
-    /// Number of the kept reply among the long replies; 0: the reply is short.
+    /// Number of the session's reply in [`Kept`]; 0: the reply is short.
     kept_at: u64,
-    /// Request id of the last read that was answered with an error, and the error: for copies of the read that may
-    /// still arrive.
+    /// Request id of the last read that was answered with an error, and the error. They answer copies of the read that
+    /// may still arrive.
     failed_read: Option<(u64, Bytes)>,
     /// Highest request id seen by this process.
     highest_request: u64,
 }
 
 impl Session {
-    /// Returns the session's state in the store: its last applied seq, and the id of its last state-changing bypass (0:
-    /// none). Neither number decreases.
+    /// Returns the session's confirmed state in the store: its last applied seq, and the id of its last state-changing
+    /// bypass (0: none). Both numbers only grow.
     fn confirmed(&self) -> (u64, u64) {
         let request = self.reply.as_ref().map_or(0, |(request, _)| *request);
         (self.last_seq, request)
@@ -235,7 +238,7 @@ enum InFlight {
     },
     Chain(Chain),
     Execute(Vec<Executing>),
-    /// Writes records that no longer have the dropped replies.
+    /// A write that replaces dropped replies in the records.
     Shorten,
 }
 
@@ -250,7 +253,7 @@ struct Entries {
     queue: VecDeque<Entry>,
     /// Identities of the last applied entries, the newest last.
     lately: VecDeque<Identity>,
-    /// First order of the gap that was last asked for, and the time of the question.
+    /// First missing order of the gap that was last asked for, and the time of the question.
     retrans_guard: Option<(u64, Time)>,
 }
 
@@ -259,7 +262,7 @@ struct Entries {
 struct WaitingRoom {
     /// The bypasses, one for each session.
     waiting: FxHashMap<u64, Waiting>,
-    /// Complete bypasses: barrier and session.
+    /// Barrier and session of each complete bypass.
     ready: BTreeSet<(u64, u64)>,
     /// Bytes of all bypasses (`bytes`), and of the incomplete bypasses (`partial_bytes`).
     bytes: usize,
@@ -271,7 +274,7 @@ struct WaitingRoom {
 /// Decides which request the store executes next.
 #[derive(Debug, Default)]
 struct Turns {
-    /// Sessions whose last execution failed, perhaps because of another request.
+    /// Sessions whose last execution failed, perhaps only because of another request in the same work.
     suspects: FxHashSet<u64>,
     /// The suspect that was tried last.
     last_suspect: u64,
@@ -280,7 +283,7 @@ struct Turns {
     executed_last: bool,
 }
 
-/// Long replies to reads, until their clients have fetched them.
+/// Long replies to reads, which are kept until their clients have fetched them.
 #[derive(Debug, Default)]
 struct Replies {
     recent: VecDeque<Recent>,
@@ -293,7 +296,7 @@ struct Replies {
 struct Recovers {
     /// RECOVERs that wait until the chain record is durable.
     pending: VecDeque<PendingRecover>,
-    /// Session tables that are being sent in parts.
+    /// Copies of the session table that recovering devices request in parts.
     snapshots: VecDeque<Snapshot>,
     /// The chain that must be written next.
     next_chain: Option<Chain>,
@@ -342,11 +345,11 @@ pub struct Server {
 
 const RETRANS_GUARD: Nanos = MILLISECOND;
 const NOTICES_MAX: usize = 64;
-/// Number of works after which the tail is still told the end of a shortage, because each APPLIED may be lost.
+/// Number of works after which the tail is told the end of a shortage of space again, because each APPLIED may be lost.
 const SHORT_TOLD_AGAIN: u8 = 8;
 
 impl Server {
-    /// Returns a server that has not loaded its records yet. `random` generates the token of a new shard.
+    /// Returns a server that has not loaded its records yet. `random`: source of the token of a new shard.
     #[must_use]
     pub fn new(config: ServerConfig, random: Random) -> Server {
         Server {
@@ -378,7 +381,7 @@ impl Server {
         }
     }
 
-    /// Returns A: all orders up to it are applied durably.
+    /// Returns A: the store has durably applied all orders up to A.
     #[must_use]
     pub const fn watermark(&self) -> u64 {
         self.entries.applied
@@ -425,7 +428,7 @@ impl Server {
         self.entries.received
     }
 
-    /// Returns whether there is no room for another entry.
+    /// Returns whether the queue has no room for another entry.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.entries.queue.len() >= self.config.queue_max
@@ -461,10 +464,11 @@ impl Server {
         }
     }
 
-    /// Takes in one packet. `now`: the earliest time at which it may have arrived, if it had to wait.
+    /// Processes one packet. `now`: time of its arrival; if it had to wait, the earliest time at which it may have
+    /// arrived.
     ///
     /// # Errors
-    /// [`Stop`] if two histories have met, so that the shard must stop.
+    /// [`Stop`] if the packet belongs to another history than the store's, so that the shard must stop.
     pub fn receive(
         &mut self,
         now: Time,
@@ -480,7 +484,8 @@ impl Server {
 
     /// The first part of [`Server::receive`]: checks that the packet is for this shard and, with keys, that the right
     /// sender has sealed it. `None`: the packet is counted, and must be dropped. Before this check a packet must have
-    /// no effect: no entry is read from a log for it, and no path is looked up.
+    /// no effect. In particular, the node must not read entries from a log, or measure a path, because of an unchecked
+    /// packet.
     pub fn check<'a>(&mut self, packet: &Packet<'a>) -> Option<Genuine<'a>> {
         let header = &packet.header;
         if header.shard != self.config.shard {
@@ -501,7 +506,7 @@ impl Server {
         Some(Genuine(Packet { header, payload }))
     }
 
-    /// The second part of [`Server::receive`]: takes the packet in.
+    /// The second part of [`Server::receive`]: handles a checked packet.
     ///
     /// # Errors
     /// The errors of [`Server::receive`].
@@ -515,9 +520,9 @@ impl Server {
         self.take_in(now, from, &genuine.0, out)
     }
 
-    /// Returns the order of the packet, if it is an entry of the tail in the present epoch and earlier entries are
-    /// missing. The tail may have sent only this entry, to announce all of them to a server that reads them from its
-    /// log. `None`: the packet is no such entry, or comes from another sender.
+    /// Returns the order of the packet, if it is an entry of the tail in the present epoch and entries before it are
+    /// missing. If the server reads entries from the tail's log, the tail sends only the last of its new entries, to
+    /// announce all of them. `None`: the packet is no such entry, or comes from another sender.
     #[must_use]
     pub fn announced(&self, from: Peer, genuine: &Genuine<'_>) -> Option<u64> {
         let header = &genuine.0.header;
@@ -565,7 +570,8 @@ impl Server {
         {
             return Verified::of(keys.verify(packet));
         }
-        // This store knows no chain, so the packet itself states the shard's life. The only effect is a STALE_EPOCH.
+        // This store has no chain record, so the server must take the shard's token from the packet itself. Only a PING
+        // states the token, and its only effect is a STALE_EPOCH.
         if chain.is_none() && header.kind != Kind::Ping {
             return Verified::No;
         }
@@ -617,8 +623,8 @@ impl Server {
         out: &mut Outbox,
     ) -> Result<(), Stop> {
         let header = &packet.header;
-        // While the records are loaded *again*, the chain need not wait: entries are queued, and are applied when the
-        // loaded records show the last applied order.
+        // If the records are loaded *again*, the chain need not wait: entries are queued, and are applied when the
+        // loaded records have shown the last applied order.
         let knows = self.loaded || (self.chain.is_some() && header.kind != Kind::Recover);
         if !knows {
             self.counters.dropped += 1;
@@ -631,7 +637,8 @@ impl Server {
         let Some(chain) = &self.chain else {
             self.counters.dropped += 1;
             if matches!(header.kind, Kind::Append | Kind::Bypass | Kind::Ping) {
-                // The sender belongs to a chain that this store does not know, and will ask the server.
+                // The sender belongs to a chain that this store does not know. After a STALE_EPOCH the sender sends a
+                // RECOVER.
                 let stale = StaleEpoch {}.header(&self.stamp());
                 out.seal(self.seal(), from, &stale, &[]);
             }
@@ -646,7 +653,7 @@ impl Server {
         }
         if header.epoch > chain.epoch {
             let known = chain.epoch;
-            // Another server may have worked while this server stood still.
+            // Another server may have changed the records while this server was suspended.
             if rules.hold(Rule::FreshRecords) && !self.doubts.is_settled(Doubt::Epoch(header.epoch))
             {
                 self.counters.dropped += 1;
@@ -679,7 +686,7 @@ impl Server {
         Ok(())
     }
 
-    /// Rule 4: takes only order `received + 1`.
+    /// Takes an entry into the queue, by rule 4: only order `received + 1`.
     fn on_append(
         &mut self,
         now: Time,
@@ -731,7 +738,7 @@ impl Server {
         Ok(())
     }
 
-    /// Returns the identity of the entry at this order, if it waits to be applied or was applied recently.
+    /// Returns the identity of the entry at this order, if the entry waits to be applied or was applied recently.
     fn known_entry(&self, order: u64) -> Option<Identity> {
         if let Some(back) = self.entries.applied.checked_sub(order) {
             let back = usize::try_from(back).ok()?;
@@ -742,7 +749,7 @@ impl Server {
         self.entries.queue.get(at).map(Entry::identity)
     }
 
-    /// Ends a burst of packets or a work: tells the tail the last applied order.
+    /// Ends a burst of packets, or a work. If necessary, sends the tail an APPLIED with the last applied order.
     pub fn finish(&mut self, out: &mut Outbox) {
         self.strangers = Strangers::default();
         if std::mem::take(&mut self.tell_applied)
@@ -769,8 +776,8 @@ impl Server {
         }
     }
 
-    /// Sets whether the store is short of space, after each of its works. During a shortage the head admits no updates
-    /// (`docs/spec/protocol.md` §4). `full`: the shortage is so severe that no session may begin.
+    /// Sets whether the store is short of space. The node calls this after each work. During a shortage the head admits
+    /// no updates (`docs/spec/protocol.md` §4). `full`: the shortage is so severe that no session may begin.
     pub fn set_room(&mut self, short: bool, full: bool) {
         if short {
             self.tell_again = SHORT_TOLD_AGAIN;
@@ -813,8 +820,9 @@ impl Server {
         if let Some(work) = self.shorten_records() {
             return Ok(Some(work));
         }
-        // Entries come first, then the chain, then executions: a device that waits to be registered serves no client,
-        // and one execution may take as long as the adaptor's timeout.
+        // The order is: entries, then the chain record, then executions. The chain record comes before executions
+        // because a device that waits for its registration serves no client, and an execution may take as long as the
+        // adaptor's timeout.
         let executes = self.recovers.next_chain.is_none()
             && (self.entries.queue.is_empty() || !self.turns.executed_last);
         if executes && let Some(work) = self.next_execution(now) {
@@ -825,7 +833,8 @@ impl Server {
         self.next_batch()
     }
 
-    /// The store could not do the work, or the outcome is unknown. The records are loaded again before any other work.
+    /// The store could not do the work, or the outcome of the work is unknown. The records are loaded again before any
+    /// other work.
     pub fn failed(&mut self) {
         if let InFlight::Execute(executing) =
             std::mem::replace(&mut self.in_flight, InFlight::Nothing)

@@ -25,7 +25,7 @@ const REPLY: &[u8] = b"reply/";
 const STAGE: &[u8] = b"stage/";
 const STORE: &[u8] = b"store";
 
-/// A record as the server loaded it.
+/// A record as the server has read it from the store.
 #[derive(Debug)]
 pub(super) enum Loaded {
     Watermark(u64),
@@ -93,7 +93,7 @@ pub(super) fn stage_gone(id: u64, seq: u64) -> Record {
     (key(STAGE, &[id, seq]), None)
 }
 
-/// Returns the records of an epoch: its chain, and the store in which it began.
+/// Returns the records of an epoch: its chain, and the name of the store in which the epoch began.
 pub(super) fn chain(chain: &Chain) -> Vec<Record> {
     let mut value = chain.epoch.to_be_bytes().to_vec();
     let reply = RecoverReply {
@@ -109,10 +109,10 @@ pub(super) fn chain(chain: &Chain) -> Vec<Record> {
     records
 }
 
-/// Bound that no order and no seq reaches. A record with a higher number is damaged.
+/// Upper bound of orders and seqs. A record with a higher number is damaged.
 const NUMBER_MAX: u64 = u64::MAX / 2;
 
-/// Reads one record; `None` if it is not one of the protocol's records.
+/// Reads one record; `None`: it is not a record of the protocol, or it is damaged.
 pub(super) fn read(key: &[u8], value: &Bytes) -> Option<Loaded> {
     let number = |bytes: &[u8]| Some(u64::from_be_bytes(bytes.try_into().ok()?));
     let position = |bytes: &[u8]| number(bytes).filter(|number| *number <= NUMBER_MAX);

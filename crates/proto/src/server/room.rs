@@ -1,9 +1,10 @@
-//! The waiting room of bypasses: which bypasses keep their place when there are more than fit (`docs/spec/protocol.md`
-//! §4, "The waiting room").
+//! The waiting room of bypasses: which bypasses keep their place when the room is full (`docs/spec/protocol.md` §4,
+//! "The waiting room").
 //!
-//! A request of one packet is complete at once, and leaves after one turn of the store. A long request that never
-//! becomes complete would stay. So incomplete bypasses may use only half of the room. If room becomes scarce, each
-//! front may use an equal part of that half, and silent bypasses lose their place.
+//! A bypass of one packet is complete at once, and leaves the room when the store has executed it. A long bypass whose
+//! fragments never all arrive would stay. So incomplete bypasses may use only half of the room's bytes. If the room is
+//! full, incomplete bypasses without new fragments lose their place, and each front may use only an equal part of the
+//! half.
 
 use super::bypass::Waiting;
 use super::{Server, WaitingRoom};
@@ -12,7 +13,7 @@ use crate::time::{MILLISECOND, Nanos, SECOND};
 use pmnet_wire::FrontId;
 use rustc_hash::FxHashMap;
 
-/// If there is no room, an incomplete bypass counts as abandoned this long after its last new fragment. A living client
+/// If the room is full, an incomplete bypass counts as abandoned this long after its last new fragment. A living client
 /// repeats missing fragments several times within this time.
 const ABANDONED_AFTER: Nanos = 2 * SECOND;
 /// Shortest time between two searches for bypasses to drop. Each search examines the whole room.
@@ -27,8 +28,8 @@ impl WaitingRoom {
         }
     }
 
-    /// Drops all bypasses, because there is another head, or another incarnation of the head. The clients ask again
-    /// through that head.
+    /// Drops all bypasses, because the chain has another head, or another incarnation of its head. The clients send
+    /// them again through the new head.
     pub(super) fn clear(&mut self) {
         self.waiting.clear();
         self.ready.clear();
@@ -56,7 +57,7 @@ impl Server {
             }
         }
         self.counters.no_room += 1;
-        // The notice is repeated more and more rarely.
+        // The operator is told at the first, second, fourth, eighth… packet.
         if self.counters.no_room.is_power_of_two() {
             self.notice(format!(
                 "PM2608 the room for requests that wait is full ({} requests, {} bytes of which are of incomplete ones): {} packets of others \
@@ -77,8 +78,8 @@ impl Server {
             && (!long || room.partial_bytes + bytes <= max / 2)
     }
 
-    /// Drops bypasses whose callers have given up, and incomplete bypasses without a new fragment for a while. Clients
-    /// that still live begin again.
+    /// Drops bypasses whose deadlines have passed, and incomplete bypasses without a new fragment for
+    /// [`ABANDONED_AFTER`]. A client that still lives sends its bypass again from the start.
     fn evict_abandoned(&mut self, now: Time, except: u64) {
         let is_over = |waiting: &Waiting| {
             let silent = now.since(waiting.touched) >= ABANDONED_AFTER;
@@ -92,8 +93,8 @@ impl Server {
         self.evict(&over);
     }
 
-    /// If another front than this session's holds most of the incomplete bypasses, drops those of its bypasses that
-    /// exceed an equal part, beginning with the longest silence.
+    /// If the front with the most bytes of incomplete bypasses is not this session's front, drops bypasses of that
+    /// front until it has at most an equal part. The bypass with the longest silence is dropped first.
     fn evict_over_share(&mut self, newcomer: u64) {
         let front_of = |id: &u64| self.sessions.get(id).and_then(|session| session.front);
         let mine = front_of(&newcomer);

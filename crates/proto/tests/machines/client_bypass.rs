@@ -1,5 +1,5 @@
-//! Bypasses of a client: only one is under way at a time, a bypass has its place in the order of the session's updates,
-//! and a long bypass travels in windows (`docs/spec/protocol.md` §2 rule 8, §3).
+//! Bypasses of a client: only one is under way at a time, each is ordered with the session's updates, and a long bypass
+//! is sent in windows of fragments (`docs/spec/protocol.md` §2 rule 8, §3).
 
 use crate::support::client::Bench;
 use crate::support::{Sent, kinds, only};
@@ -56,7 +56,7 @@ fn a_bypass_is_asked_again_under_the_same_id() {
     let mut bench = Bench::open();
     bench.bypass(false);
     let first = only(bench.flush());
-    // The second packet equals the first, except for the time that its caller has left.
+    // The second packet equals the first, except for the time that is left until the caller's deadline.
     let same = |sent: Sent| {
         let left = Bypass::read(&sent.header).left.nanos().expect("a deadline");
         assert!(
@@ -74,7 +74,7 @@ fn a_bypass_is_asked_again_under_the_same_id() {
     };
     same(only(bench.after(LONG)));
     assert_eq!(bench.flush(), []);
-    // The head asks for an update that the bypass follows, because it has not admitted that update.
+    // The head has not admitted an update before the bypass, and asks for this update.
     let nack = Header {
         seq: 1,
         request: raw(1),
@@ -103,7 +103,7 @@ fn what_a_late_bypass_is_worth() {
         bench.response(if read_only { 1 } else { 3 }, Flags(0), b"too late");
         assert_eq!(bench.outcomes(), [], "an old reply answers nothing");
         if !read_only {
-            // The session sends a fence before the call.
+            // Before the call, the session has sent a fence, and this answers the fence.
             bench.response(4, Flags(0), b"+OK\r\n");
             bench.flush();
         }
@@ -178,7 +178,7 @@ fn a_long_reply_is_fetched_in_windows() {
         };
         bench.receive(&header, &index.to_be_bytes());
     };
-    // The part belongs to an earlier reply to this read, which the server made before it restarted.
+    // This part belongs to an earlier reply to the read, from before a restart of the server.
     fragment(&mut bench, 3, 1);
     for index in (0..32).rev() {
         fragment(&mut bench, index, crc);
@@ -205,8 +205,9 @@ fn a_long_reply_is_fetched_in_windows() {
     assert_eq!(bench.outcomes(), [(call, Outcome::Reply(whole.into()))]);
 }
 
-/// A server that restarts remembers no reads. Found: it executed a late copy of a command whose caller had given up.
-/// Since then the session had read, and operations had been passed through to the store.
+/// A restarted server does not remember earlier reads. Regression: a restarted server executed a late copy of a command
+/// whose caller had given up, although the session had read after the command, and operations had been passed through
+/// to the store.
 #[test]
 fn behind_an_unknown_outcome_something_is_recorded_first() {
     let mut bench = Bench::open();
@@ -218,7 +219,7 @@ fn behind_an_unknown_outcome_something_is_recorded_first() {
     let fence = only(bench.flush());
     assert!(!fence.header.flags.has(Flags::READ_ONLY) && fence.header.request == raw(2));
     assert_eq!(fence.payload, barrier());
-    // The fence is lost, and is sent again as any bypass is.
+    // The fence is lost, and is sent again like any bypass.
     assert_eq!(only(bench.after(LONG)).header.request, raw(2));
     bench.response(2, Flags(0), b"+OK\r\n");
     assert_eq!(bench.outcomes(), [], "nobody called it");
@@ -255,6 +256,7 @@ fn a_fence_that_fails_has_sent_nothing_behind_it() {
         !only(bench.flush()).header.flags.has(Flags::READ_ONLY),
         "a fence again"
     );
-    // An update needs no fence: a late copy of the bypass states how many updates preceded it.
+    // Before an update no fence is needed: a late copy of the bypass states the last seq before the bypass, so the
+    // server recognises the copy as late.
     bench.update();
 }

@@ -30,8 +30,8 @@ fn an_open_reply_without_a_session_opens_nothing() {
     assert_eq!(bench.outcomes(), [(call, Outcome::Committed { copies: 1 })]);
 }
 
-/// The chain was made shorter while the session was open. An update that fewer devices hold than its caller demands is
-/// not reported as committed.
+/// The chain was made shorter while the session was open. If fewer devices hold an update than its caller demands, the
+/// client does not report the update as committed.
 #[test]
 fn an_acknowledgement_by_fewer_copies_than_demanded_commits_nothing() {
     let (mut bench, _) = Bench::opening(at_least_two());
@@ -63,8 +63,7 @@ fn an_acknowledgement_by_fewer_copies_than_demanded_commits_nothing() {
     );
 }
 
-/// If a bypass overtook updates, the head would refuse each packet of the bypass once for every update that
-/// the head had not received.
+/// If a bypass overtook updates, the head would refuse each packet of the bypass until it has received these updates.
 #[test]
 fn a_bypass_is_sent_behind_every_update_that_it_follows() {
     let mut bench = Bench::open();
@@ -81,7 +80,8 @@ fn a_bypass_is_sent_behind_every_update_that_it_follows() {
     assert_eq!(sent[8].header.kind, Kind::Bypass);
 }
 
-/// The server restarted and executed the read again: the two replies have equally many fragments, with different bytes.
+/// The server has restarted, and has executed a read again. Its two replies have equal numbers of fragments, with
+/// different bytes.
 #[test]
 fn fragments_of_two_replies_are_not_put_together() {
     const COUNT: u16 = 3;

@@ -66,7 +66,7 @@ fn while_the_head_is_silent_all_are_asked_who_it_is() {
     assert!((60..=300).contains(&asked.len()), "{}", asked.len());
     let updates = to(&sent, Kind::Update);
     assert!(updates.iter().all(|to| *to == peer(1)), "{updates:?}");
-    // The third device is the head: it gets the update in flight at once, and from now on the client asks it alone.
+    // The third device is the head: the client sends it the update in flight at once, and from now on sends only to it.
     bench.pong_from(3, EPOCH + 1);
     let sent = only(bench.flush());
     assert_eq!((sent.to, sent.header.kind), (peer(3), Kind::Update));
@@ -106,8 +106,8 @@ fn a_session_that_is_not_open_yet_asks_by_its_open() {
     }
 }
 
-/// A head was left out of its chain, and no packet can reach it that says so (seeds 33953, 81444, 85287, 87079 of the
-/// simulator). The left-out head answered pings for ever, and the client never asked the other devices.
+/// A head was left out of its chain, and is cut off, so that it does not know this (seeds 33953, 81444, 85287, 87079 of
+/// the simulator). Regression: the left-out head answered PINGs for ever, and the client never asked the other devices.
 #[test]
 fn who_only_says_that_it_is_there_does_not_keep_the_client() {
     let mut bench = Bench::open_with(three());
@@ -206,7 +206,7 @@ fn an_answer_from_elsewhere_counts_for_nothing() {
     assert_eq!(bench.client.counters().unexpected, 1);
 }
 
-/// A fleet reports the addresses of its devices while the client runs.
+/// A fleet gives the client new addresses of its devices while the client runs.
 #[test]
 fn the_addresses_may_change_and_the_head_stays_the_head_if_it_is_among_them() {
     let mut bench = Bench::open_with(three());
@@ -216,8 +216,8 @@ fn the_addresses_may_change_and_the_head_stays_the_head_if_it_is_among_them() {
     assert_eq!(only(bench.flush()).to, peer(1));
     bench.ack_from(1, 1);
     bench.outcomes();
-    // The head's address is no longer in the list: the client asks the first address, and the other addresses while no
-    // device answers.
+    // The head's address is no longer in the list: the client sends to the first address, and asks the other addresses
+    // while no device answers.
     bench.client.look_among(&[peer(5), peer(6)]);
     let call = bench.update();
     assert_eq!(only(bench.flush()).to, peer(5));

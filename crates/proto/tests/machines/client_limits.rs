@@ -10,7 +10,7 @@ use pmnet_wire::packet::{NotLogged, Open};
 use pmnet_wire::{Flags, Header, Kind, MESSAGE_BYTES_MAX, Payloads, raw};
 
 const LONG: u64 = 600 * MILLISECOND;
-/// The most bytes that an update may have besides a value of 16 MiB.
+/// Maximum number of bytes of an update besides a value of 16 MiB.
 const OVERHEAD: usize = 8 + 16 * 1024;
 
 #[test]
@@ -110,15 +110,15 @@ fn an_end_gives_up_at_its_deadline() {
     assert_eq!(bench.client.next_timeout(), None, "nothing is left to do");
 }
 
-/// The log was declared lost, and the session's OPEN with it: no process knows which seqs are missing. Updates that
-/// were acknowledged and are not known to be applied are reported as lost.
+/// An operator has declared the log lost, and the log had the session's OPEN, so no process knows which seqs are
+/// missing. Acknowledged updates that are not known to be applied are reported as lost.
 #[test]
 fn a_session_that_a_later_epoch_does_not_know_may_have_lost_what_was_acknowledged() {
     for (applied, epoch, expected) in [
         (0, EPOCH + 1, Closed::DataLoss { from: 1, to: 2 }),
         (1, EPOCH + 1, Closed::DataLoss { from: 2, to: 2 }),
         (2, EPOCH + 1, Closed::Refused),
-        // The session expired after all its packets.
+        // In the same epoch, the session expired after all its packets.
         (0, EPOCH, Closed::Refused),
     ] {
         let mut bench = Bench::open();
@@ -181,8 +181,8 @@ fn an_idle_session_says_that_it_is_still_wanted() {
     assert_eq!(kinds(&bench.after(9 * SECOND)), [], "any packet counts");
 }
 
-/// The head ended the session by itself. If the head knew all acknowledged seqs, nothing is lost, also in a later
-/// epoch. If the head knew fewer seqs, the difference is lost.
+/// The head ended the session by itself. If the head knew all acknowledged seqs, nothing is lost, even in a later
+/// epoch. If the head knew fewer seqs, the updates of the other seqs are lost.
 #[test]
 fn a_session_that_the_device_ended_by_itself_has_lost_nothing_that_it_knew() {
     for (epoch, end, expected) in [
@@ -211,7 +211,7 @@ fn a_session_that_the_device_ended_by_itself_has_lost_nothing_that_it_knew() {
     }
 }
 
-/// The head has its maximum of sessions. A call that waits for a session is told so.
+/// The head has its maximum number of sessions. The failure text of a call that waited for a session states this.
 #[test]
 fn a_call_for_which_there_is_no_session_is_told_so() {
     let (mut bench, open) = Bench::opening(config());

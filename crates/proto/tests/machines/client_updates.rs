@@ -50,7 +50,7 @@ fn the_window_bounds_what_is_under_way() {
     assert_eq!(seqs(&bench.flush()), (1..=32).collect::<Vec<_>>());
     bench.ack(32);
     assert_eq!(bench.flush().len(), 64, "it doubles while nothing is lost");
-    // Free space in the log bounds the window too.
+    // The number of entries that the log can still take also bounds the window.
     bench.receive(
         &Header {
             seq: 94,
@@ -60,7 +60,7 @@ fn the_window_bounds_what_is_under_way() {
         &[],
     );
     assert_eq!(seqs(&bench.flush()), [97]);
-    // Without credit the client still sends one packet, which finds out when the head has room again.
+    // Without credit the client still sends one packet, so that it learns when the head has room again.
     let mut bench = Bench::open();
     bench.receive(
         &Header {
@@ -272,7 +272,7 @@ fn a_head_that_missed_the_fallback_hears_of_it_again() {
 
 #[test]
 fn a_nack_below_a_fallback_takes_it_back() {
-    // An earlier update was lost: the server would never reach the fallback's seq.
+    // An earlier update was lost, and a fallback of the later update alone would wait for it for ever.
     let mut bench = Bench::open();
     bench.update();
     bench.update();
@@ -294,7 +294,7 @@ fn an_acknowledgement_ends_a_fallback_too() {
     bench.flush();
     bench.not_logged(1);
     bench.flush();
-    // The network had duplicated the packet, and the copy was admitted.
+    // The network had duplicated the packet, and the head has admitted the copy.
     bench.ack(1);
     assert_eq!(bench.outcomes(), [(call, COMMITTED)]);
     bench.update();
@@ -421,7 +421,7 @@ fn a_chain_that_forgot_what_it_acknowledged_is_reported() {
 
 #[test]
 fn too_few_copies_close_the_session() {
-    // A chain without an entry grants no session.
+    // A chain whose log is still empty grants no session.
     for session in [SESSION, 0] {
         let mut bench = Bench::opening(ClientConfig {
             copies_min: 2,
@@ -443,8 +443,8 @@ fn too_few_copies_close_the_session() {
     }
 }
 
-/// A client leaves no gap in a NIC's slots. So a device that misses an update which its NIC has acknowledged has lost the
-/// update to another host's packet (docs/spec/verbs.md §9).
+/// A client leaves no gap in a NIC's slots. So if a device misses an update that its NIC has acknowledged, it has lost
+/// the update to another host's packet (docs/spec/verbs.md §9).
 #[test]
 fn an_update_that_a_nic_acknowledged_and_the_device_misses_is_reported() {
     let mut bench = Bench::open();

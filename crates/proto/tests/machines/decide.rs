@@ -1,5 +1,4 @@
-//! The devices that may belong to a chain: the table of `docs/spec/protocol.md` §5, and results that no input may
-//! cause.
+//! Which devices may belong to a chain: the table of `docs/spec/protocol.md` §5, and decisions that no input may cause.
 
 use crate::support::server::member;
 use pmnet_proto::server::{Decision, decide};
@@ -28,14 +27,14 @@ fn word(decision: &Decision) -> (&'static str, Vec<u32>) {
     }
 }
 
-/// Changes the first of these members, whose order is for the current epoch.
+/// Changes the first of these members, and dates its operator's order to the current epoch.
 fn first(mut list: Vec<Member>, change: impl FnOnce(&mut Member)) -> Vec<Member> {
     list[0].word_epoch = EPOCH;
     change(&mut list[0]);
     list
 }
 
-/// Name, (current chain, A, whether there were sessions), path, decision, chain after it.
+/// Name; (current chain, A, whether there were sessions); path; decision; chain after the decision.
 type Row = (
     &'static str,
     (Vec<u32>, u64, bool),
@@ -135,7 +134,7 @@ fn sequences() -> Vec<Vec<u32>> {
     list
 }
 
-/// All states that one device may report of itself.
+/// All rows by which one device may report its state.
 fn states() -> Vec<Member> {
     let mut list = Vec::new();
     for other_log in [false, true] {

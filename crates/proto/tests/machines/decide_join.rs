@@ -1,5 +1,5 @@
-//! Joining a chain that holds data: the rows of `docs/spec/protocol.md` §5 about joining, and results that no input may
-//! cause.
+//! Joining a chain that holds data: the rows of `docs/spec/protocol.md` §5 about joining, and decisions that no input
+//! may cause.
 
 use crate::support::server::member;
 use pmnet_proto::server::{Decision, decide};
@@ -87,7 +87,8 @@ fn the_last_device_takes_the_joiner_in_with_what_it_must_hold() {
     };
     let two = ask(&chain(&[1]), &[until(1, 12), joiner(), second]);
     assert_eq!(changed(two), (vec![1, JOINER, 8], 12), "two at once");
-    // The joiner follows a device that joined before. The joiner must hold all entries that this device must get first.
+    // The joiner's place is after a device that has itself joined, and still lacks entries. The joiner must hold these
+    // entries, too.
     let half = vec![member(1), joined(2, 11)];
     let behind = ask(&half, &[until(2, 9), joiner()]);
     assert_eq!(changed(behind), (vec![1, 2, JOINER], 11));
@@ -114,7 +115,7 @@ fn a_lost_device_is_replaced_in_one_step() {
     }
 }
 
-/// Name, members, path, the reason that is given.
+/// Name, members, path, and the decision's reason.
 type Row = (&'static str, Vec<Member>, Vec<Member>, &'static str);
 
 #[test]
@@ -178,7 +179,8 @@ fn who_may_not_join_yet_or_at_all() {
     }
 }
 
-/// A member that joined may stay alone only if it holds all entries that it must hold, or the store has applied them.
+/// A member that joined may become the only device only if each entry that it must hold is in its log, or is applied by
+/// the store.
 #[test]
 fn who_joined_is_left_alone_only_with_everything() {
     let left_alone = |needs: u64, tail: u64| {
@@ -208,7 +210,7 @@ fn who_joined_is_left_alone_only_with_everything() {
             _ => panic!("{case}"),
         }
     }
-    // A member that joined may stay after a member that did not join, whatever its log holds.
+    // A member that joined may stay after a member that did not join, even if its log lacks entries.
     let members = vec![member(1), member(3), joined(2, 11)];
     let kept = ask(&members, &[shrinking(until(1, 12)), until(2, 9)]);
     assert_eq!(changed(kept), (vec![1, 2], 11));

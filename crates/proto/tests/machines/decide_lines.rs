@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 const EPOCH: u32 = 4;
 const DOCUMENT: &str = include_str!("../../../../docs/spec/protocol.md");
 
-/// The rows of the table after this heading.
+/// The rows of the document's table after this heading.
 fn rows(heading: &str) -> Vec<String> {
     let mut lines = DOCUMENT.lines().skip_while(|line| *line != heading);
     assert!(lines.next().is_some(), "{heading}");
@@ -32,7 +32,7 @@ fn the_tables_of_the_document_are_those_of_the_code() {
     assert_eq!(rows("| | members, path | decision |"), written(JOINING));
 }
 
-/// The members that a device may present: as registered, and with one difference each.
+/// The rows that a device may present in a path: its registered row, and rows with one difference.
 fn comes(device: u32) -> Vec<Member> {
     let plain = Member {
         word_epoch: EPOCH,

@@ -1,5 +1,5 @@
-//! The text of a decision, and the part of it that the record keeps. A refused device must learn what is wrong with
-//! *its own* log, and must never ask for ever without an answer (`docs/spec/protocol.md` §5).
+//! The text of a decision, and the numbers that the chain record keeps of it. A refused device must learn what is wrong
+//! with *its own* log, and must never ask for ever without an answer (`docs/spec/protocol.md` §5).
 
 use crate::support::server::member;
 use pmnet_proto::server::{Decision, decide};
@@ -11,7 +11,7 @@ fn chain(ids: &[u32]) -> Vec<Member> {
     ids.iter().map(|&id| member(id)).collect()
 }
 
-/// Decides about the part of this chain from `origin` on, before the first session (`virgin`) or later.
+/// Decides about a path that is the part of this chain from `origin` on. `virgin`: there was no session yet.
 fn judge(ids: &[u32], origin: Member, virgin: bool) -> Decision {
     let members = chain(ids);
     let at = members.iter().position(|m| m.device == origin.device);
@@ -21,9 +21,9 @@ fn judge(ids: &[u32], origin: Member, virgin: bool) -> Decision {
     decide(&members, &path, EPOCH, applied, !virgin)
 }
 
-/// A log that is not registered, and an old copy of the registered log, are refused with the right reason: at every
-/// place in the chain, before and after the first entry, and with every operator's order except the order that declares
-/// the data lost.
+/// A log that is not registered, and an old copy of the registered log, are refused with the right reason. This holds
+/// at every place in the chain, before and after the first entry, and with every operator's order except the order that
+/// declares the data lost.
 #[test]
 fn the_wrong_log_is_refused_as_what_it_is() {
     type Change = fn(&mut Member);

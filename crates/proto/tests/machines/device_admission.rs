@@ -257,7 +257,7 @@ fn a_silent_session_is_ended_by_the_head() {
     assert_eq!(bench.device.counters().expired_sessions, 1);
 }
 
-/// The head ends the session with an END whose seq the client then gives to an update.
+/// The head ends the session with an END. The client does not know this, and uses the END's seq for an update.
 #[test]
 fn an_update_is_never_acknowledged_by_an_end_in_its_place() {
     let config = DeviceConfig {

@@ -1,5 +1,5 @@
-//! Followers: they take entries in order, without gaps, and report to the hop before (`docs/spec/protocol.md` §2 rules
-//! 3, 4, 7).
+//! Followers: they take entries in order, without gaps, and report to the previous hop (`docs/spec/protocol.md` §2
+//! rules 3, 4, 7).
 
 use crate::support::device::{Bench, ROOM, client, entry, from_client, from_hop, hop, server};
 use crate::support::{EPOCH, SESSION, TOKEN, kinds, only, peer};

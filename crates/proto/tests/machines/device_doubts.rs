@@ -8,7 +8,7 @@ use pmnet_proto::time::SECOND;
 use pmnet_wire::record::{read_path, write_path};
 use pmnet_wire::{Flags, Header, Kind, raw};
 
-/// A head alone in its chain; its only entry is applied.
+/// A head that is alone in its chain, and whose only entry is applied.
 fn drained() -> Bench {
     let mut bench = Bench::head(1);
     let applied = Header {
@@ -21,7 +21,7 @@ fn drained() -> Bench {
     bench
 }
 
-/// Packets of a server that does not know what it had applied.
+/// Packets of a server that does not know orders that it had applied before.
 fn doubtful() -> [(&'static str, Header); 3] {
     [
         (
@@ -84,9 +84,9 @@ fn it_asks_and_goes_on_serving() {
     }
 }
 
-/// A server decides nothing before it has read its records, and recognises a question by its nonce. (Found: each
-/// question had a new nonce, so an old copy of a store was noticed only when the device was started again. Until then
-/// `SET`s were acknowledged and never applied.)
+/// A server decides nothing before it has read its records. Then it answers a repeated question, which it recognises by
+/// the nonce. Regression: each question had a new nonce, so the device noticed that the store was an old copy only when
+/// it was started again. Until then `SET`s were acknowledged and never applied.
 #[test]
 fn it_asks_the_same_until_it_is_answered_and_then_something_new() {
     for (what, header) in doubtful() {
@@ -147,8 +147,8 @@ fn an_old_packet_has_no_consequences() {
     }
 }
 
-/// Devices on several machines that listen on the same port get the same id unless each is given one. Found: the second
-/// device dropped the RECOVER of the first for ever, without a message.
+/// If devices on several computers listen on the same port, they get equal ids, unless an operator sets the ids.
+/// Regression: the second device dropped every RECOVER of the first, without a message.
 #[test]
 fn an_id_that_is_on_the_path_twice_is_said() {
     let mut bench = Bench::serving(2, 2);
@@ -171,8 +171,8 @@ fn an_id_that_is_on_the_path_twice_is_said() {
     assert!(text.contains("--id"), "{text}");
 }
 
-/// A device once passed a reply on as often as it arrived. In a circle of devices, each took its predecessor for the
-/// asker, and the reply went round for ever.
+/// A device once passed a reply on as often as it arrived. In a circle of devices, each device then passed the reply to
+/// the previous device, and the reply went round for ever.
 #[test]
 fn a_reply_passes_back_as_often_as_it_was_asked_for() {
     let mut bench = Bench::serving(2, 2);
@@ -189,7 +189,7 @@ fn a_reply_passes_back_as_often_as_it_was_asked_for() {
         ..recover
     };
     let path = write_path(&[member(7)]);
-    // The server repeats its reply to a question that two devices have asked three times.
+    // Device 8 has asked once, device 9 twice, and the server repeats its reply.
     for asker in [8, 9, 9] {
         let relayed = only(bench.answer(peer(asker), &recover, &path));
         assert_eq!((relayed.to, relayed.header.kind), (server(), Kind::Recover));
@@ -204,7 +204,7 @@ fn a_reply_passes_back_as_often_as_it_was_asked_for() {
     for _ in 0..3 {
         assert_eq!(bench.answer(server(), &reply, b"wait"), []);
     }
-    // A question that is asked again is answered again.
+    // If the question comes again, a reply may pass back again.
     bench.answer(peer(9), &recover, &path);
     assert_eq!(only(bench.answer(server(), &reply, b"wait")).to, peer(9));
 }

@@ -1,5 +1,5 @@
-//! When DURABLE and APPLIED count, depending on their sender and its incarnation (`docs/spec/protocol.md` §2 rules 1,
-//! 5, 7); and that a stopped device does nothing.
+//! Which DURABLEs and APPLIEDs count, by their sender and its incarnation (`docs/spec/protocol.md` §2 rules 1, 5, 7). A
+//! stopped device does nothing.
 
 use crate::support::device::{
     Bench, client, entry, from_client, from_hop, hop, member, server, table, update,
@@ -37,7 +37,7 @@ fn says(bench: &mut Bench, incarnation: u32, order: u64) -> Verdict {
     bench.give(hop(2, 2), &header, &write_durable(&[row]))
 }
 
-/// A follower may have lost entries that it held before its restart, with the end of its log.
+/// A follower may have lost the end of its log in a restart, with entries that it held before.
 #[test]
 fn a_word_of_an_earlier_life_commits_nothing() {
     let mut bench = ahead_of_its_follower();
@@ -56,8 +56,7 @@ fn a_word_of_a_later_life_counts_from_its_first_packet_on() {
     assert_eq!(says(&mut bench, 2, 2), Verdict::Done);
     assert_eq!(bench.device.cursors().2, 2);
     assert_eq!(seqs(&bench.finish()), [1]);
-    // The new incarnation may also hold less than the earlier incarnation: only entries that the new incarnation holds
-    // are copies.
+    // The new incarnation holds less than the earlier incarnation. Only entries that it still holds count as copies.
     let mut bench = ahead_of_its_follower();
     assert_eq!(says(&mut bench, 1, 2), Verdict::Done);
     assert_eq!(says(&mut bench, 2, 1), Verdict::Done);
@@ -107,7 +106,7 @@ fn a_follower_that_holds_more_than_this_device_stops_the_shard() {
     assert_eq!(bench.finish(), []);
 }
 
-/// The server gets every entry from the tail: an applied entry is in every device of the chain, even if all DURABLEs
+/// The server gets every entry from the tail. So an applied entry is in every device of the chain, even if all DURABLEs
 /// were lost.
 #[test]
 fn what_is_applied_is_committed_and_acknowledged_without_any_durable() {
@@ -124,9 +123,9 @@ fn what_is_applied_is_committed_and_acknowledged_without_any_durable() {
     assert_eq!((ack.header.seq, ack.header.order), (1, 2));
 }
 
-/// If the server has applied an order that this log does not hold, another entry may arrive for this order: two
-/// histories. The log must send its entry to the server, which compares the two, and the hop before must not free its
-/// copy.
+/// The server has applied an order that this log does not hold yet. A different entry may still arrive for this order,
+/// from another history. So the device must forward the entry, for the server to compare, and the previous hop must not
+/// free its copy.
 #[test]
 fn a_follower_counts_nothing_as_applied_that_is_not_in_its_log_yet() {
     // The device is first the tail, then the device in the middle.
@@ -171,7 +170,7 @@ fn a_follower_counts_nothing_as_applied_that_is_not_in_its_log_yet() {
     }
 }
 
-/// A client that guesses the id of a session that is being opened, or gives an update the seq 0, gets no
+/// A client may guess the id of a session that is being opened, or send an update with seq 0. It gets no
 /// acknowledgement before the session's OPEN is durable in every device.
 #[test]
 fn a_session_whose_open_is_not_committed_is_acknowledged_to_nobody() {
@@ -214,8 +213,8 @@ fn two_histories_that_differ_in_a_payload_stop_the_shard() {
     }
 }
 
-/// The device stopped because its log must be kept for inspection. Until then the device passes no other device's
-/// question on to the server: no chain may form through the device.
+/// A device has stopped, because its log must be inspected. It passes no questions of other devices on to the server,
+/// so that no chain forms with this device in it.
 #[test]
 fn a_device_that_stopped_takes_nobody_to_the_server_and_no_reply_back() {
     let mut bench = Bench::serving(1, 1);
@@ -229,7 +228,7 @@ fn a_device_that_stopped_takes_nobody_to_the_server_and_no_reply_back() {
     let path = write_path(&[member(9)]);
     let passed = only(bench.answer(peer(9), &header(Kind::Recover), &path));
     assert_eq!(passed.to, server());
-    // The device asks the server about a doubt, and is refused.
+    // The device asks the server because of a contradiction, and is refused.
     bench.now = bench.now + 2 * SECOND;
     let doubt = Header {
         tag: 0,

@@ -1,5 +1,5 @@
-//! The device with a fast path beside it (`docs/spec/pipeline.md`): which entries it follows, which sessions it passes
-//! to the fast path, and a server that reads the log by itself.
+//! The device with a fast path beside it (`docs/spec/pipeline.md`): which entries the machine follows, and which
+//! sessions it tells the fast path. Also, a server that reads the log by itself.
 
 use crate::support::device::{
     Bench, client, config, from_client, from_hop, hop, member, server, update,
@@ -63,7 +63,7 @@ fn in_a_chain_what_was_followed_waits_for_the_others() {
     );
 }
 
-/// The work of a fast path whose next device holds orders up to `held`; the fast path sent orders up to `sent`.
+/// The progress of a fast path that has sent orders up to `sent`, and whose next device holds orders up to `held`.
 fn hop_work(held: u64, sent: u64) -> HopWork {
     let mut work = HopWork {
         credit: 1_000,
@@ -101,7 +101,8 @@ fn what_the_fast_path_sent_on_is_not_sent_again() {
         ..from_hop(Kind::Retrans, 2)
     };
     bench.answer(hop(2, 2), &ask, b"");
-    // While the machine resends from an earlier order, new sends of the fast path do not trigger another resend.
+    // The machine is sending again from an earlier order. An entry that the fast path sends meanwhile does not change
+    // where the machine continues.
     bench.device.follow(bench.now, &frame(5, 4)).unwrap();
     bench.frames.push(frame(5, 4));
     let (before, work) = (hop_work(1, 4), hop_work(1, 5));
@@ -121,7 +122,8 @@ fn in_a_chain_the_fast_path_acknowledges_one_by_one_and_the_machine_what_it_skip
     let mut told = 0;
     bench.device.changed_sessions(|_, _| told += 1);
     assert_eq!(told, 0, "it knows");
-    // Two orders were confirmed at once: the process has to acknowledge both.
+    // Two orders were confirmed at once, and the fast path has acknowledged neither of them certainly. So the machine
+    // acknowledges both.
     let both = HopWork {
         skipped: 4,
         ..hop_work(4, 4)
@@ -139,8 +141,8 @@ fn in_a_chain_the_fast_path_acknowledges_one_by_one_and_the_machine_what_it_skip
     assert!(!bench.device.fast_path_lags(&both, None));
 }
 
-/// The next device held everything, and came back with less: the fast path's knowledge is about the device's earlier
-/// incarnation.
+/// The next device held all entries, and has lost some of them in a restart. The fast path still reports what the
+/// earlier incarnation held.
 #[test]
 fn what_a_device_held_before_it_came_back_does_not_count() {
     let mut bench = followed_to_four();
@@ -164,7 +166,7 @@ fn what_a_device_held_before_it_came_back_does_not_count() {
         "no other device holds the rest"
     );
     assert_eq!(bench.finish(), []);
-    // Once the fast path knows the new incarnation, its report counts.
+    // When the fast path knows the new incarnation, its report counts again.
     let state = bench.device.chain_state();
     assert_eq!((state.behind[0].incarnation, state.behind[0].order), (2, 1));
     bench.device.followed(bench.now, 4, &before, &work);
@@ -285,7 +287,7 @@ fn the_fast_path_is_told_of_every_session_that_changed() {
     let ping = from_client(Kind::Ping, 0);
     bench.answer(peer(201), &ping, b"");
     assert_eq!(told(&mut bench)[0].1.unwrap().address, Some(peer(201)));
-    // The session ends: the fast path may admit nothing more of it.
+    // The session ends, so the fast path may admit no more of its updates.
     bench.admit(&from_client(Kind::End, 1), b"");
     assert_eq!(told(&mut bench)[0].1.unwrap().until, 0);
     // The END is applied: the session is over.

@@ -36,8 +36,8 @@ fn frame(order: u64) -> Vec<u8> {
     datagram(&header, &payload)
 }
 
-/// Every session's seqs and every order depend on the position of a frame: a frame in a wrong place never counts as the
-/// frame that belongs there.
+/// A frame's order and seq depend on its position in the log. So a frame in a wrong position is never taken for the
+/// right frame.
 #[test]
 fn a_frame_of_another_order_is_refused() {
     for (kept, found) in [(0, 2), (1, 1), (1, 3), (2, 1)] {

@@ -1,5 +1,5 @@
-//! The head: when it acknowledges, which entries it forwards, which packets it passes on without an order
-//! (`docs/spec/protocol.md` §2 rules 3, 5, 7, 8; §4).
+//! The head: when it acknowledges, which entries it forwards, and which packets it passes on without giving them an
+//! order (`docs/spec/protocol.md` §2 rules 3, 5, 7, 8; §4).
 
 use crate::support::device::{
     Bench, ROOM, client, config, from_client, from_hop, hop, refused, server, update,
@@ -100,8 +100,8 @@ fn durable_of_a_part_or_of_others_is_not_enough() {
     }
 }
 
-/// Found: a follower came back without the end of its log. The head still believed that the follower held all entries
-/// that it had reported before. So the chain stopped for ever at the gap.
+/// Regression: a follower restarted and had lost the end of its log. The head still counted all entries that the
+/// follower had reported before the restart, and did not send them again. So the chain stood still for ever.
 #[test]
 fn a_follower_that_comes_back_with_less_is_filled_again() {
     let mut bench = Bench::head(2);
@@ -166,8 +166,8 @@ fn what_the_server_applied_is_committed_and_reclaimed() {
     assert_eq!(bench.device.cursors().3, 2);
 }
 
-/// Only the head gives orders. If the server has applied an order that this head never gave, a copy of its log serves
-/// elsewhere, and one of the two acknowledges updates that will be lost.
+/// Only the head gives orders. If the server has applied an order that this head never gave, another device serves with
+/// a copy of the head's log. Then one of the two devices acknowledges updates that will be lost.
 #[test]
 fn orders_that_the_head_never_gave_stop_it() {
     let mut bench = Bench::head(1);
@@ -303,8 +303,8 @@ fn a_packet_of_a_later_epoch_ends_service_until_the_server_has_spoken() {
     assert_eq!(kinds(&bench.tick()), [Kind::Recover]);
 }
 
-/// Found: one packet of one client with an invented epoch took the head out of service for all clients until the server
-/// was reachable.
+/// Regression: after one client's packet with an invented epoch, the head stopped serving all clients until the server
+/// answered.
 #[test]
 fn a_clients_word_of_a_later_epoch_makes_the_head_ask_and_go_on() {
     for kind in [Kind::Update, Kind::Bypass, Kind::Ping] {
@@ -319,7 +319,7 @@ fn a_clients_word_of_a_later_epoch_makes_the_head_ask_and_go_on() {
         bench.admit(&update(1), b"payload");
         bench.device.persisted(2);
         assert_eq!(only(bench.finish()).header.kind, Kind::Ack, "{kind:?}");
-        // The server itself reports a later epoch: that counts.
+        // The server itself reports a later epoch, and the head stops serving.
         let reply = Header {
             epoch: EPOCH + 1,
             request: asked.header.request,

@@ -1,5 +1,5 @@
-//! A device that is to join a chain that holds data: when it erases its log, when it never does, and its reports about
-//! itself; and the device before it (`docs/spec/protocol.md` §5, "Joining").
+//! A device that is to join a chain with data: when it erases its log, when it must not erase it, and how it reports
+//! its state. Also, the device before the joiner (`docs/spec/protocol.md` §5, "Joining").
 
 use crate::support::device::{Bench, config, entry, member, server, table};
 use crate::support::{EPOCH, SHARD_TOKEN, Sent, datagram, only};
@@ -123,7 +123,7 @@ fn nothing_else_erases_a_log() {
     }
 }
 
-/// The log has served in an epoch that this chain has not reached: its device cannot have left this chain.
+/// The log has served in an epoch that this chain has not reached. So the log's device cannot have left this chain.
 #[test]
 fn a_log_of_another_chain_is_not_erased() {
     for epoch in [EPOCH, EPOCH + 1] {
@@ -134,7 +134,7 @@ fn a_log_of_another_chain_is_not_erased() {
         };
         assert!(text.contains("Nothing was erased"), "{text}");
     }
-    // The device of an empty log may have been a spare of any chain.
+    // An empty log may be erased: its device may have been a spare of any chain.
     let (mut bench, recover) = started(LogState { epoch: 1, ..NEW }, Member::JOIN);
     let verdict = bench.give(server(), &answer(&recover, ERASE), b"no member");
     assert_eq!(verdict, Verdict::Erase, "it is marked");
@@ -175,8 +175,8 @@ fn it_serves_behind_what_is_applied_and_takes_the_rest_in_order() {
     assert_eq!(bench.device.copies(), 2);
 }
 
-/// The joined device reports whether it holds all entries that a head must hold. A controller leaves no device out
-/// while the remaining device lacks some of these entries.
+/// A joined device reports whether it holds all entries that a head must hold. While it lacks some of them, a
+/// controller must not leave out the other devices.
 #[test]
 fn who_joined_says_whether_it_holds_everything_that_it_must() {
     for (flags, must_hold, whole) in [
@@ -225,7 +225,7 @@ fn a_log_that_goes_on_says_so_until_it_serves() {
     };
     let verdict = bench.give(server(), &reply, &table(1, &[]));
     assert_eq!(bench.resume(&verdict), Served::Serving);
-    // The device then leaves service, and nothing else appends.
+    // Later the device stops serving, and the fast path no longer appends.
     let later = Header {
         epoch: EPOCH + 1,
         ..crate::support::device::from_hop(Kind::Applied, 0)

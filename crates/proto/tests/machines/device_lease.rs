@@ -1,5 +1,4 @@
-//! A device with leases: its answers to clients while it has a lease, and the answers that it withholds otherwise
-//! (`docs/spec/protocol.md` §14).
+//! A device with leases: which answers to clients it sends only while it has a lease (`docs/spec/protocol.md` §14).
 
 use super::support::device::{Bench, ask, client, config, from_client, hop, update};
 use super::support::{EPOCH, TOKEN, kinds, ms, only, peer};
@@ -99,7 +98,7 @@ fn a_hit_that_the_node_has_written_is_taken_back_and_nothing_else_is() {
     ];
     assert_eq!(left, expected, "the last one is foreign");
     assert_eq!(bench.device.counters().silenced, 4);
-    // A node sends the packets in one call, so each packet must begin where the previous one ends.
+    // A node sends the packets in one call, so each packet must begin where the previous packet ends.
     let mut end = 0;
     for place in out.places() {
         assert_eq!(place.range.start, end);

@@ -155,13 +155,14 @@ fn what_is_applied_is_shown_to_whoever_asks_for_it() {
     apply(&mut bench, other);
     assert_eq!(read(&mut bench, &[KEY]), Miss(order));
     assert_eq!(read_kept(&mut bench, KEY), Hit(order));
-    // A request without an order hides older updates, but only updates of its own keys.
+    // After a request without an order, older updates of the request's keys are not shown. Updates of other keys still
+    // are.
     bench.answer(client(), &bypass(2, 1, KEY), b"INCR");
     assert_eq!(read_kept(&mut bench, KEY), Miss(order));
     bench.answer(server(), &answered(1, other), b":1");
     assert_eq!(read_kept(&mut bench, KEY), Miss(order));
     assert_eq!(read_kept(&mut bench, OTHER), Hit(other));
-    // The answer to a read also states A at its execution. A read hides nothing.
+    // The answer to a read also states A at its execution, but a read stops no update from being shown.
     let reading = Header {
         flags: Flags::READ_ONLY,
         ..bypass(2, 2, OTHER)
@@ -169,7 +170,7 @@ fn what_is_applied_is_shown_to_whoever_asks_for_it() {
     bench.answer(client(), &reading, b"GET");
     bench.answer(server(), &answered(2, other), b"$1");
     assert_eq!(read_kept(&mut bench, OTHER), Hit(other));
-    // A request of unknown keys hides the older updates of all keys.
+    // After a request of unknown keys, older updates of all keys are not shown.
     bench.answer(client(), &bypass(2, 3, 0), b"EVAL");
     bench.answer(server(), &answered(3, other), b":1");
     assert_eq!(read_kept(&mut bench, OTHER), Miss(other));
@@ -258,7 +259,7 @@ fn what_has_no_order_yet_closes_its_bucket_until_it_is_answered() {
         Hit(other),
         "and before this one"
     );
-    // A copy of a request that was answered is not executed again.
+    // A late copy of an answered request is not executed again, so it closes nothing.
     bench.answer(client(), &bypass(2, 1, OTHER), b"INCR");
     assert_eq!(read(&mut bench, &[OTHER]), Hit(other));
     bench.answer(
@@ -282,7 +283,8 @@ fn what_may_change_any_key_closes_all_and_all_must_be_applied() {
         let mut bench = Bench::head(1);
         let last = commit(&mut bench, 1, OTHER);
         bench.answer(client(), &bypass(1, 1, hash), b"EVAL");
-        // With a second request of this session, the two may change any key.
+        // The session has a second request with another key. Together its requests count as requests that may change
+        // any key.
         bench.answer(client(), &bypass(1, 2, KEY + 10), b"EVAL");
         assert_eq!(read(&mut bench, &[OTHER]), Miss(last));
         assert_eq!(read(&mut bench, &[KEY + 20]), Miss(last));
@@ -294,7 +296,8 @@ fn what_may_change_any_key_closes_all_and_all_must_be_applied() {
     }
 }
 
-/// An unanswered bypass whose caller has given up is executed before the next entry of its session, or never.
+/// A bypass is unanswered when its caller gives up. It is executed before the next entry of its session is admitted, or
+/// never. So the order of this entry stands for the bypass.
 #[test]
 fn what_was_given_up_takes_the_place_of_its_sessions_next_entry() {
     for (hash, others) in [(KEY, 0), (0, 3)] {
@@ -305,7 +308,7 @@ fn what_was_given_up_takes_the_place_of_its_sessions_next_entry() {
         assert_eq!(next, 3);
         assert_eq!(read(&mut bench, &[KEY]), Miss(next));
         assert_eq!(read(&mut bench, &[KEY + 1000]), Miss(others));
-        // If the keys of the bypass are unknown, they may include the keys of that entry.
+        // If the keys of the bypass are unknown, they may include the key of the session's next entry.
         let its_own = if hash == 0 { Miss(next) } else { Hit(next) };
         assert_eq!(read(&mut bench, &[OTHER]), its_own);
     }
@@ -359,7 +362,7 @@ fn a_mark_closes_all_until_its_end_is_applied() {
     apply(&mut bench, end);
     assert_eq!(read(&mut bench, &[KEY]), Hit(newer));
     assert_eq!(read(&mut bench, &[OTHER]), Miss(end));
-    // Operations that were passed through took effect after every entry that precedes the END in the log.
+    // Operations that were passed through may have taken effect after every entry that precedes the END in the log.
     apply(&mut bench, newer);
     assert_eq!(read_kept(&mut bench, KEY), Hit(newer));
 }

@@ -1,4 +1,4 @@
-//! A device that comes back: its questions, the answers that it believes, and the answers at which it stops
+//! A device that comes back: its questions, the answers that it accepts, and the answers that stop it
 //! (`docs/spec/protocol.md` §4, §5).
 
 use crate::support::device::{
@@ -37,7 +37,7 @@ fn restarted() -> (Bench, Sent) {
     (bench, recover)
 }
 
-/// The server's reply: A is 2, the session stands at seq 1.
+/// The server's reply: A is 2, and the session's last applied seq is 1.
 fn reply(recover: &Sent) -> Header {
     Header {
         kind: Kind::RecoverReply,
@@ -66,8 +66,8 @@ fn only_member(recover: &Sent) -> Member {
     path[0]
 }
 
-/// A controller's order names its epoch (`docs/spec/protocol.md` §14). In another epoch the order has no effect,
-/// however often the device is refused.
+/// A controller's order names its epoch (`docs/spec/protocol.md` §14). In another epoch the order has no effect, even
+/// if the device is refused several times.
 #[test]
 fn a_word_that_names_its_epoch_is_about_no_other() {
     let mut config = config(1, server());
@@ -90,8 +90,8 @@ fn a_word_that_names_its_epoch_is_about_no_other() {
     assert_eq!(only_member(&again).word_epoch, 7);
 }
 
-/// An operator's order ends one epoch. If a RECOVER with the order arrives twice, and the second copy much later, it
-/// must not end another epoch.
+/// An operator's order ends one epoch. A second copy of the RECOVER with the order may arrive much later, and must not
+/// end a later epoch.
 #[test]
 fn the_operators_word_names_the_epoch_that_it_ends() {
     let (mut bench, recover) = restarted();
@@ -145,8 +145,8 @@ fn it_says_who_it_is_and_asks_again() {
     padded(1144, only(bench.tick_after(300 * MILLISECOND)));
 }
 
-/// Found by the simulator (seed 34961): a device asked with the longest RECOVER when its path MTU shrank, and repeated
-/// it until a reply came.
+/// Found by the simulator (seed 34961): a device had sent the longest RECOVER when the MTU of its path shrank. It
+/// repeated this RECOVER, which no longer arrived, until a reply came.
 #[test]
 fn a_question_becomes_shorter_when_the_path_does() {
     let (mut bench, recover) = restarted();
@@ -275,7 +275,7 @@ fn a_refusal_stops_it_and_a_hold_does_not() {
         flags: hold,
         ..reply(&recover)
     };
-    // The device takes only the epoch from the first answer.
+    // The first answer is a refusal. The device takes only the epoch from it.
     assert_eq!(bench.answer(server(), &header, b"say --shrink-chain"), []);
     let recover = only(bench.tick());
     let header = Header {
@@ -351,7 +351,8 @@ fn parts_of_two_states_are_not_mixed() {
     );
 }
 
-/// While a part of the table is missing, the server restarts, and its table becomes shorter (simulator, seed 99218).
+/// The server restarts while the device still lacks a part of the session table, and the new table is shorter
+/// (simulator, seed 99218).
 #[test]
 fn a_table_that_became_shorter_is_asked_for_anew() {
     let (mut bench, recover) = restarted();
@@ -455,7 +456,7 @@ fn a_head_that_gets_a_new_head_admits_nothing_until_it_knows_its_place() {
         "the empty log that it reported stays empty"
     );
     assert_eq!(bench.device.waits_for(), None, "the server decides");
-    // Found (simulator, seed 88451): after this reply the device stood still for ever, and did not report why.
+    // Found (simulator, seed 88451): after this reply the device waited for ever, and did not report why.
     let refusal = Header {
         flags: Flags::REFUSED,
         device: 9,
@@ -494,9 +495,9 @@ fn its_place_in_the_chain_is_what_the_server_says() {
     );
 }
 
-/// The server recognises an old copy of the log by the incarnation in which it last served. So the server must know a
-/// new incarnation before the device serves in the new incarnation. Found: an old copy was started repeatedly while no
-/// server answered. The copy came with a higher incarnation than the right log, and was believed.
+/// The server recognises an old copy of a log by the incarnation in which the log last served. So the server must
+/// register a new incarnation before the device serves in it. Regression: an old copy was started repeatedly while no
+/// server answered. So its incarnation became higher than the right log's, and the server accepted the copy.
 #[test]
 fn it_serves_once_the_server_knows_that_its_log_is_marked() {
     let (mut bench, recover) = restarted();

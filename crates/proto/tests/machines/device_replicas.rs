@@ -10,7 +10,8 @@ const OTHER: u64 = 8;
 /// A key that no update writes.
 const THIRD: u64 = 9;
 
-/// The order that a replica must have applied, and whether the head has admitted that order; 0: no replica may be read.
+/// The order that a replica must have applied (0: no replica may be read), and whether the head has already admitted
+/// this order.
 #[track_caller]
 fn replicas(bench: &mut Bench, hashes: &[u64]) -> (u64, bool) {
     let ask = Header {
@@ -84,7 +85,7 @@ fn what_has_no_order_closes_its_keys_until_the_next_entry_is_applied() {
     assert_eq!(replicas(&mut bench, &[KEY]), (0, true));
     bench.answer(server(), &answered(2, next), b":1");
     assert_eq!(replicas(&mut bench, &[THIRD]), (next + 1, false));
-    // A read does not move this bound.
+    // A read does not raise the order that a replica must have applied.
     let last = commit(&mut bench, 3, OTHER);
     let reading = Header {
         flags: Flags::READ_ONLY,

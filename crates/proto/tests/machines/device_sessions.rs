@@ -15,8 +15,8 @@ const fn with(token: u64) -> Identity {
     Identity { token, front: None }
 }
 
-/// A repeated OPEN gets the same session until that session is used. A later one, from a client that begins again with
-/// seq 1, must not get a session that has moved on.
+/// A repeated OPEN gets the same session until that session is used. An OPEN that is sent after the session was used
+/// comes from a client that begins again with seq 1. It must not get the used session.
 #[test]
 fn an_open_that_comes_again_after_its_session_was_used_makes_another_one() {
     let mut bench = Bench::head(1);
@@ -42,8 +42,8 @@ fn an_open_that_comes_again_after_its_session_was_used_makes_another_one() {
     bench.admit(&update(2), b"the first one goes on");
 }
 
-/// A client that looks for the head may meet the only device of a new chain that is up. A first session would fix the
-/// chain at that length.
+/// A client that searches for the head may reach a new chain of which only one device runs yet. After a first session
+/// no further device could join the chain by itself.
 #[test]
 fn a_chain_without_an_entry_takes_no_open_of_who_looks_for_the_head() {
     let token = TOKEN.to_be_bytes();
@@ -110,14 +110,14 @@ fn a_session_whose_payloads_the_server_does_not_take_is_not_begun() {
             "{takes:?} {sends:?}"
         );
         assert_eq!(bench.device.counters().other_payloads, 1);
-        // The update did not belong to a session that the head takes for begun.
+        // The head knows no session for this update.
         let update = only(bench.answer(client(), &update(1), b"payload"));
         assert!(update.is(Kind::Nack, Flags::UNKNOWN_SESSION));
     }
 }
 
-/// The rest of a new chain may be on its way. The first entry would leave out the rest of the chain, and be of no use
-/// to this client.
+/// Further devices of a new chain may still be starting. The first entry would exclude them, and this client, which
+/// demands more copies, would gain nothing.
 #[test]
 fn a_chain_without_an_entry_takes_no_open_of_who_wants_more_copies() {
     let token = TOKEN.to_be_bytes();
@@ -134,7 +134,7 @@ fn a_chain_without_an_entry_takes_no_open_of_who_wants_more_copies() {
     );
     let entry = bench.admit(&open(1), &token);
     assert_eq!(entry.order, 1);
-    // After that, another session leaves no further device out.
+    // Once the log has an entry, another session excludes no further device.
     let another = Header {
         tag: TOKEN + 2,
         ..open(2)
@@ -145,7 +145,7 @@ fn a_chain_without_an_entry_takes_no_open_of_who_wants_more_copies() {
     assert_eq!(whole.admit(&open(2), &token).order, 1);
 }
 
-/// A head that has just found its session silent, and has not ended it yet.
+/// A head that has decided to end its silent session, and has not appended the END yet.
 fn bench_found_silent() -> Bench {
     let config = DeviceConfig {
         session_idle: SECOND,
@@ -173,15 +173,15 @@ fn a_session_that_speaks_at_the_last_moment_is_not_ended() {
 fn a_session_is_ended_once() {
     let mut bench = bench_found_silent();
     bench.admit(&from_client(Kind::End, 1), b"");
-    // The log had no room for the head's END until the session had been silent for that long again.
+    // The head's END had to wait for room in the log, so long that the session counts as silent again.
     bench.now = bench.now + 2 * SECOND;
     assert_eq!(bench.device.poll_own_entry(bench.now, ROOM), None);
     assert_eq!(bench.device.counters().expired_sessions, 0);
     assert_eq!(bench.device.cursors().0, 2, "the OPEN and one END");
 }
 
-/// A NIC acknowledges messages of a session that sends nothing to the head: the messages wait in slots. Found: an END
-/// of the head took the seq of the first message.
+/// A NIC acknowledges messages of a session that sends nothing to the head: the messages wait in slots. Regression: an
+/// END of the head took the seq of the first message.
 #[test]
 fn a_session_with_a_connection_is_not_ended_before_its_slots_are_processed() {
     let config = DeviceConfig {
@@ -207,14 +207,14 @@ fn a_session_with_a_connection_is_not_ended_before_its_slots_are_processed() {
         assert_eq!(ended(&mut bench), []);
         bench.device.unbind(bench.now, SESSION);
     }
-    // The time of silence begins with the end of the last connection.
+    // The session's silence counts from the end of its last connection.
     bench.now = bench.now + 2 * SECOND;
     assert_eq!(ended(&mut bench), [SESSION]);
     assert!(!bench.device.bind(SESSION, with(TOKEN)), "it is over");
 }
 
 /// Messages that a NIC has acknowledged wait in slots while the epoch changes, and the client connects again before
-/// they are processed. Found: the end of the old connection was taken for the end of the new connection, and the
+/// they are processed. Regression: the end of the old connection was taken for the end of the new connection, and the
 /// session then counted no connection.
 #[test]
 fn a_new_epoch_keeps_the_connections_of_a_session() {
@@ -280,15 +280,15 @@ fn open_of(client: u64, start: u64, token: u64) -> (Header, [u8; 8]) {
     (open, token.to_be_bytes())
 }
 
-/// Sessions that the head ends within a second.
+/// The sessions that the head ends at the next tick, which is a second later.
 fn ended(bench: &mut Bench) -> Vec<u64> {
     bench.tick_after(SECOND);
     let ends = std::iter::from_fn(|| bench.device.poll_own_entry(bench.now, ROOM));
     ends.map(|entry| entry.session).collect()
 }
 
-/// A front that crashes leaves its sessions open. (Found: after some crashes the head had no room for other sessions,
-/// for ten minutes.)
+/// A front that crashes leaves its sessions open. (Regression: after some crashes the head had no room for other
+/// sessions, for ten minutes.)
 #[test]
 fn who_was_started_again_ends_the_sessions_of_its_former_start_and_no_others() {
     const FRONT: u64 = 77;
@@ -307,10 +307,10 @@ fn who_was_started_again_ends_the_sessions_of_its_former_start_and_no_others() {
     let present = open(&mut bench, FRONT, 6);
     assert_eq!(ended(&mut bench), former);
     assert_eq!(bench.device.counters().succeeded_sessions, 2);
-    // A late packet of the earlier start ends nothing. The session that this packet opens ends at the next search.
+    // A late OPEN of the earlier start ends no session. The session that it opens is ended at the next search.
     let late = open(&mut bench, FRONT, 5);
     assert_eq!(ended(&mut bench), []);
-    // A copy of the front's machine at another address is no successor.
+    // A copy of the front on another computer, with another address, is no later start.
     let (copy, payload) = open_of(FRONT, 7, 9_000);
     let elsewhere = crate::support::peer(201);
     assert!(matches!(
@@ -329,8 +329,8 @@ fn who_was_started_again_ends_the_sessions_of_its_former_start_and_no_others() {
     );
 }
 
-/// Found: a client stated a higher start in each packet. Each time the head looked at all sessions, and queued all of
-/// them again.
+/// Regression: a client stated a higher start in each packet. For each packet the head searched all sessions, and
+/// queued all of them again.
 #[test]
 fn a_start_that_rises_with_each_packet_is_looked_for_once_in_a_second() {
     const CLIENT: u64 = 77;
@@ -415,7 +415,7 @@ fn if_there_is_no_room_the_longest_silent_session_goes_and_none_that_is_used() {
     refused(&mut bench);
     assert_eq!(ended(&mut bench), [2]);
     assert_eq!(bench.device.counters().crowded_out_sessions, 1);
-    // The client of the ended session learns the reason, and the last seq: it has lost nothing.
+    // The client of the ended session learns the reason, and the last seq: no update is lost.
     bench.device.persisted(4);
     let late = Header {
         session: 2,
@@ -444,14 +444,14 @@ fn if_there_is_no_room_the_longest_silent_session_goes_and_none_that_is_used() {
     // The table has a free place now.
     let (open, payload) = open_of(0, 0, 200);
     bench.admit(&open, &payload);
-    // The head gives no such answer about a session that never existed.
+    // About a session that never existed, the head does not give the answer of an ended session.
     let forged = Header { tag: 999, ..late };
     let said = only(bench.answer(client(), &forged, b"x")).header;
     assert_eq!((said.seq, said.copies), (0, raw(0)));
 }
 
 /// A command that a front passed to the store, and that waits in the store, may be executed after the front has gone.
-/// So the front's mark stays for the usual time.
+/// So the front's mark is ended only after the usual silence.
 #[test]
 fn a_mark_goes_neither_with_its_clients_former_start_nor_to_make_room() {
     let config = DeviceConfig {
@@ -471,7 +471,8 @@ fn a_mark_goes_neither_with_its_clients_former_start_nor_to_make_room() {
     assert_eq!(bench.device.counters().expired_sessions, 1);
 }
 
-/// A start may leave very many sessions: other clients do not wait until all have ended.
+/// An earlier start may have left very many sessions. The head ends a few of them at a time, so that other clients need
+/// not wait until all have ended.
 #[test]
 fn many_sessions_end_a_few_at_a_time() {
     const MANY: u64 = 600;

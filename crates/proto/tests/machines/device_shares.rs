@@ -20,7 +20,7 @@ struct Client {
 }
 
 impl Client {
-    /// The tokens are even: a mark would have an odd one.
+    /// The tokens are even, because an odd token belongs to a mark.
     fn new(front: &str, number: u64) -> Client {
         Client {
             front: front_named(front),
@@ -59,7 +59,7 @@ impl Client {
     }
 }
 
-/// A head alone, with a log of [`ENTRIES`].
+/// A head that is alone in its chain, with a log of [`ENTRIES`].
 struct Head {
     bench: Bench,
 }
@@ -88,7 +88,7 @@ impl Head {
         }
     }
 
-    /// Ends a burst as the node does.
+    /// Ends a burst as the node does, and returns the sent packets.
     fn turn(&mut self) -> Vec<Sent> {
         let (last, ..) = self.bench.device.cursors();
         self.bench.tick();
@@ -179,12 +179,12 @@ fn a_front_that_floods_leaves_the_others_their_share() {
     let mut others = opened(&mut head, "web", 1);
     let mut floods: Vec<_> = (2..6).map(|at| opened(&mut head, "flood", at)).collect();
     let admitted: u64 = floods.iter_mut().map(|one| head.flood(one)).sum();
-    // The log also holds five OPENs. The last quarter of the log is not for a front that holds half of the log.
+    // The log also holds five OPENs. A front that holds half of the log gets nothing of the log's last quarter.
     assert_eq!(admitted, ENTRIES * 3 / 4 - 5);
     assert!(head.bench.device.counters().over_share >= 4);
     let all = head.bench.device.most_over_share();
     assert_eq!(all.expect("refused").0, front_named("flood").id());
-    // The other front gets the remaining entries, and all that become free, up to its half.
+    // The other front gets the free entries, and all entries that become free, until it holds half of the log.
     let mut held = 1;
     for _turn in 0..ENTRIES {
         while head.write(&mut others) {
@@ -210,8 +210,8 @@ fn a_front_that_floods_leaves_the_others_their_share() {
     assert!(more <= 4, "{more}");
 }
 
-/// An END frees a place, and takes one entry for each session. So an END is admitted even if its front is over its
-/// share.
+/// An END frees a place in the table, and each session has only one END in the log. So an END is admitted even if its
+/// front is over its share.
 #[test]
 fn an_end_of_a_front_over_its_share_is_taken() {
     let mut head = Head::new(keyed(1, 1));
@@ -234,7 +234,7 @@ fn a_newcomer_gets_into_a_log_that_one_front_has_filled() {
     assert!(!head.write(&mut flood), "another front waits");
     head.begin(&mut newcomer)
         .expect("it has less than its share");
-    // The newcomer gave up: the whole log is the first front's again.
+    // The newcomer has given up, so the first front may use the whole log again.
     let mut gone = Client::new("gone", 3);
     head.apply(1);
     assert!(head.begin(&mut gone).is_ok());
@@ -282,8 +282,8 @@ fn a_front_with_many_sessions_leaves_places_to_others() {
     }
 }
 
-/// Sessions do not end by themselves. So for each session that another front may have, a session of a front over its
-/// share is ended.
+/// Sessions do not end by themselves. So for each session that the other front may have, the head ends a session of a
+/// front that is over its share.
 #[test]
 fn a_newcomer_gets_places_of_a_front_that_has_them_all() {
     let mut head = Head::with_sessions(8);
@@ -316,8 +316,8 @@ fn a_newcomer_gets_places_of_a_front_that_has_them_all() {
     assert_eq!(LetGo::from_byte(why), Some(LetGo::OverShare));
 }
 
-/// A front for which no row is free shares a row with others. Such a front is served, and no row is taken from a front
-/// that has entries or sessions.
+/// A front for which no row is free shares a row with other fronts, and is served. A front that has entries or sessions
+/// keeps its row.
 #[test]
 fn more_fronts_than_rows_are_served() {
     let mut head = Head::new(keyed(1, 1));

@@ -1,5 +1,5 @@
-//! Messages are cut into fragments that every hop carries (`docs/spec/protocol.md` §7): the server records the size,
-//! the head announces it, and every sender keeps to it.
+//! Messages are cut into fragments that every hop carries (`docs/spec/protocol.md` §7). The server records the size of
+//! the fragments, the head announces this size, and every sender uses it.
 
 use crate::support::client::{self, Bench as ClientBench};
 use crate::support::device::{self, Bench as DeviceBench, from_client, server};
@@ -127,7 +127,7 @@ fn a_client_says_which_answers_it_can_receive() {
     assert_eq!(read(&mut bench), 1144);
 }
 
-/// A reply has two parts in both sizes: of 1344 and 656 bytes, or of 1144 and 856.
+/// A reply of 2000 bytes has two parts in either size of fragments: 1344 and 656 bytes, or 1144 and 856 bytes.
 #[test]
 fn parts_of_two_sizes_are_not_put_together() {
     let whole: Vec<u8> = (0u8..=249).cycle().take(2000).collect();
@@ -157,8 +157,8 @@ fn parts_of_two_sizes_are_not_put_together() {
     }
 }
 
-/// No error reports that large packets are lost. The head has not received the oldest packet, which was sent
-/// repeatedly, and still answers small packets.
+/// Large packets are lost, and no error reports it. The head has not received the oldest packet, which was sent
+/// repeatedly, but it answers small packets.
 #[test]
 fn a_client_notices_that_large_packets_are_lost() {
     let mut bench = told(1344);
@@ -205,7 +205,8 @@ fn small_packets_that_are_lost_are_no_sign() {
     assert!(!bench.client.take_large_lost());
 }
 
-/// The server must not combine fragments of both sizes: 2000 bytes make two parts of 1344, and two parts of 1144.
+/// The server must not combine fragments of both sizes. A message of 2000 bytes has two parts in either size: of at
+/// most 1344 bytes, or of at most 1144.
 #[test]
 fn a_bypass_that_nobody_answers_goes_in_small_packets() {
     for (bytes, parts) in [
@@ -279,7 +280,8 @@ fn a_path_that_shrinks_begins_an_epoch() {
     let said = bench.server.poll_notice();
     let said = std::iter::successors(said, |_| bench.server.poll_notice()).last();
     assert!(said.unwrap().contains("1280 bytes"));
-    // A repeated report changes nothing. A larger size is recorded, and every device that comes back is told it.
+    // A repeated report changes nothing. A larger size is recorded, and every device that recovers is told the new
+    // size.
     bench.recover(91, &[serving]);
     assert_eq!(bench.server.chain(), Some(&chain));
     let larger = Member {
@@ -292,7 +294,7 @@ fn a_path_that_shrinks_begins_an_epoch() {
         (noted.epoch, noted.members[0].size),
         (EPOCH + 1, size(1328))
     );
-    // Now the server's own path shrinks.
+    // Now the server's own path carries less.
     bench.server.set_path(size(1144));
     bench.work();
     let chain = bench.server.chain().expect("made").clone();
@@ -363,12 +365,12 @@ fn a_device_says_what_its_paths_carry_and_asks_when_they_shrink() {
     assert_eq!(kinds(&take(&mut out)), [Kind::Recover]);
 }
 
-/// The device's link to the server loses large packets, and no system reports it.
+/// The device's path to the server loses large packets, and no error reports it.
 #[test]
 fn a_device_notices_that_large_entries_are_lost() {
     for (bytes, received, room, lost) in [
         (1300, 1, 100, true),
-        // Small packets are lost, too: no device answers.
+        // Small packets are lost, too, so the server does not answer.
         (1144, 1, 100, false),
         // The server has the entry, and its store is slow.
         (1300, 2, 100, false),

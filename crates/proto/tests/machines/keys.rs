@@ -1,5 +1,5 @@
-//! The three machines with keys (`docs/spec/keys.md`): each verifies a packet before it uses anything else of the
-//! packet, and seals every packet that it sends.
+//! The three machines with keys (`docs/spec/keys.md`): each machine verifies a packet before it uses any other part of
+//! the packet, and seals every packet that it sends.
 
 use super::support::client::head as head_address;
 use super::support::device::{Bench, client, config, from_client, from_hop, hop, member, update};
@@ -46,7 +46,7 @@ fn identity() -> Vec<u8> {
     said.write().to_vec()
 }
 
-/// The life of the shard that the server has begun, as its recover-reply states it.
+/// The life of the shard: number and token, as the server's recover-reply states them.
 fn life_of(reply: &Sent) -> Life {
     let said = RecoverReply::read(&reply.payload).expect("a recover-reply");
     Life {
@@ -178,7 +178,7 @@ fn what_nobody_sealed_has_no_effect_and_no_answer() {
     let mut bench = head();
     let right = sealed(session().to_head, &update(1), b"payload");
     let forgeries = [
-        // The packet has the token, as without keys.
+        // The packet has the token as its tag, as it would without keys.
         (update(1).for_payload(b"payload"), &b"payload"[..]),
         (right, b"Payload"),
         (Header { seq: 2, ..right }, b"payload"),
@@ -190,7 +190,7 @@ fn what_nobody_sealed_has_no_effect_and_no_answer() {
             },
             b"payload",
         ),
-        // The packets are sealed with the key of the other direction, and with that of another front.
+        // One packet is sealed with the key of the other direction, the other with the key of another front.
         (
             sealed(session().to_client, &update(1), b"payload"),
             b"payload",
@@ -220,7 +220,7 @@ fn an_open_names_its_front_and_is_sealed_by_it() {
         tag: 0,
         ..from_client(Kind::Open, 0)
     };
-    // The OPENs are of a client without keys, and of a cluster with another key.
+    // One OPEN comes from a client without keys, the other from a cluster with another key.
     let token = TOKEN.to_be_bytes();
     let unkeyed = Header { tag: TOKEN, ..open };
     assert_eq!(bench.answer(client(), &unkeyed, &token), []);
@@ -301,8 +301,8 @@ fn a_new_head_has_the_keys_of_a_session_from_token_and_front() {
     assert_eq!(bench.admit(&next, b"payload").seq, 5);
 }
 
-/// The third device refuses an entry that the first has sealed: otherwise the third could hold an entry that the second
-/// lacks.
+/// The third device refuses an entry that the first has sealed: otherwise the third device could hold an entry that the
+/// second device lacks.
 #[test]
 fn a_hop_takes_an_entry_of_its_neighbour_only_and_seals_it_anew() {
     let mut bench = serving(3, 3, &[]);
@@ -375,7 +375,8 @@ fn a_recover_is_for_the_hop_that_it_names() {
     assert_eq!(passed.header.seq, 1, "for the server");
 }
 
-/// A device that has just started knows neither the epoch nor the sessions.
+/// A device that has just started does not know the epoch and the sessions, so it can verify only RECOVERs and their
+/// replies.
 #[test]
 fn until_it_serves_a_device_takes_recover_and_its_reply_only() {
     let state = LogState {
@@ -413,7 +414,7 @@ fn until_it_serves_a_device_takes_recover_and_its_reply_only() {
     is_sealed(&passed, CLUSTER.asking(SHARD, 2));
 }
 
-/// Entries that were stored before the device had these keys are sealed when they are sent.
+/// Entries that were stored before the device had these keys are sealed with its keys when they are sent.
 #[test]
 fn entries_of_before_are_sealed_anew() {
     let state = LogState {
@@ -460,8 +461,8 @@ fn an_entry_without_a_mac_is_sealed_when_it_is_sent() {
     }
 }
 
-/// A packet of another epoch is verified with that epoch's key: its sender may be a hop that was left out, or one that
-/// knows a later chain.
+/// A packet of another epoch is verified with the key of that epoch. Its sender may be a hop that was left out, or a
+/// hop that knows a later chain.
 #[test]
 fn what_a_hop_has_sealed_in_another_epoch_is_genuine() {
     let mut bench = serving(2, 2, &[]);
@@ -709,7 +710,7 @@ fn a_server_takes_entries_of_the_tail_only() {
         },
         &path,
     );
-    // The first time, the server has to read its records.
+    // Before the first reply, the server must read its records.
     let mut replies = Vec::new();
     for _ in 0..2 {
         replies.extend(bench.try_give(&again, &path).expect("asked once more"));
@@ -750,8 +751,8 @@ fn a_nic_takes_messages_of_a_session_whose_keys_the_device_has() {
     assert!(!refused.device.bind(SESSION, whose("web")));
 }
 
-/// A NIC has acknowledged a message under a key that is then removed. The message is verified and logged, and the key
-/// is forgotten when the connection is gone (docs/spec/verbs.md §3, 3).
+/// A NIC has acknowledged a message, and then the key of its front is removed. The message is still verified and
+/// logged. The device forgets the session's keys when the connection is gone (docs/spec/verbs.md §3, 3).
 #[test]
 fn a_session_keeps_its_keys_until_its_slots_are_processed() {
     let mut bench = head();
@@ -808,7 +809,7 @@ fn two_cluster_keys_are_accepted_and_one_is_sent_under() {
     assert_eq!(bench.answer(hop(2, 1), &forged, &payload), []);
 }
 
-/// A front may have its key from either cluster key, until it is refused.
+/// A front's key may be derived from either cluster key. The front is served until it is on the list of refused fronts.
 #[test]
 fn a_front_that_is_refused_opens_no_session() {
     let next = ClusterKey::new(*b"the next of them");
@@ -833,7 +834,7 @@ fn a_front_that_is_refused_opens_no_session() {
     }
 }
 
-/// Without keys a device writes nothing into a RECOVER that it passes on.
+/// Without keys a device does not write the number of the next hop into a RECOVER that it passes on.
 #[test]
 fn without_keys_a_recover_is_passed_on_as_it_came() {
     let mut bench = Bench::serving(2, 2);
@@ -855,7 +856,7 @@ fn next_cluster() -> ClusterKeys {
     }
 }
 
-/// A device gets other keys while it serves (keys.md §7): it seals entries that it stored before again, and the open
+/// A device gets other keys while it serves (keys.md §7): it seals entries again that it stored before, and the open
 /// session continues.
 #[test]
 fn what_was_stored_before_other_keys_came_is_sealed_anew() {
@@ -899,8 +900,9 @@ fn what_was_stored_before_other_keys_came_is_sealed_anew() {
     assert_eq!(bench.device.cursors().3, 2);
 }
 
-/// A session that was opened under a forgotten key of the cluster is not served any more: a thief cannot use a stolen
-/// key. Acknowledged updates are in the log: they go on to the server, and are reclaimed when it has applied them.
+/// A session that was opened with a forgotten key of the cluster is not served any more, so that a thief cannot use a
+/// stolen key. The session's acknowledged updates are in the log: they are sent to the server, and are reclaimed when
+/// the store has applied them.
 #[test]
 fn the_session_of_a_forgotten_key_is_served_no_more() {
     let mut bench = head();
@@ -933,9 +935,9 @@ fn the_session_of_a_forgotten_key_is_served_no_more() {
     assert_eq!(end.expect("an END").session, SESSION);
 }
 
-/// The token of a shard is no secret: a hop's PING carries it. Found: a session with the shard's token was taken for a
-/// hop. A bypass of this session with a later epoch made the head leave service and ask the server each time. A bypass
-/// with the current epoch directed the answers of the next hop to the client.
+/// The token of a shard is no secret, because a hop's PING carries it. Regression: the head took a session with the
+/// shard's token for a hop. After each bypass of the session with a later epoch, the head stopped serving and asked the
+/// server. After a bypass with the current epoch, the next hop's answers went to the client.
 #[test]
 fn a_session_with_the_token_of_the_shard_is_no_hop() {
     let said = Identity {
@@ -975,8 +977,8 @@ fn a_session_with_the_token_of_the_shard_is_no_hop() {
     }
 }
 
-/// Each packet of another epoch costs many MACs, so only some of them are verified in a burst. A genuine packet is sent
-/// again.
+/// To verify a packet of another epoch, many MACs are computed, so only some of these packets are verified in a burst.
+/// If a genuine packet is dropped, its sender sends it again.
 #[test]
 fn of_a_flood_of_another_epoch_little_is_verified() {
     let mut bench = serving(2, 2, &[]);
@@ -1025,7 +1027,7 @@ fn the_session_of_a_front_that_is_refused_now_is_served_no_more() {
 }
 
 /// Updates and requests of the refused front that are in progress get no answer. Without the front's keys an answer
-/// would have the plain token, and could carry the data of a reply.
+/// would have only the token, and anyone on the network could read the token and a reply's data.
 #[test]
 fn a_front_that_is_refused_now_is_sent_nothing_more() {
     let mut bench = head();
@@ -1100,8 +1102,8 @@ fn a_client_with_another_key_leaves_its_session_when_nothing_is_under_way() {
     );
 }
 
-/// The last step of a rollover came too early: no head has the session's key any more, and none answers the session.
-/// (Simulator, seed 55 with keys: the caller was told for ever to wait.)
+/// The last step of a rollover came too early: no head has the session's key any more, so no head answers the session.
+/// (Simulator, seed 55 with keys: every new call was refused as `Busy`, for ever.)
 #[test]
 fn a_session_that_nobody_hears_under_its_key_is_left_when_its_calls_are_over() {
     for (update, again) in [(true, false), (false, false), (false, true)] {
@@ -1112,7 +1114,7 @@ fn a_session_that_nobody_hears_under_its_key_is_left_when_its_calls_are_over() {
         };
         bench.flush();
         if again {
-            // An unknown outcome is settled in the session of the call, under the old key.
+            // A fence with the old key, in the session of the call, must first settle the unknown outcome.
             bench.after(SECOND);
             assert_eq!(bench.outcomes(), [(call, Outcome::Unknown)]);
         }
@@ -1137,7 +1139,8 @@ fn a_session_that_nobody_hears_under_its_key_is_left_when_its_calls_are_over() {
     }
 }
 
-/// Calls that follow one another without a pause do not keep the session open either. After the first call that no device answers, the session takes no more calls.
+/// Even calls without a pause do not keep the session open. After the first call that no device answers, the session
+/// takes no more calls.
 #[test]
 fn a_session_that_nobody_hears_under_its_key_takes_no_more_calls() {
     let (mut bench, _, _) = opened();
@@ -1146,7 +1149,7 @@ fn a_session_that_nobody_hears_under_its_key_takes_no_more_calls() {
     bench.after(SECOND);
     assert_eq!(bench.outcomes(), [(first, Outcome::Unknown)]);
     bench.client.rekey(bench.now, front_named("web-2"));
-    // An unknown outcome is settled in its session, under the old key.
+    // A fence with the old key, in the session of the call, must first settle the unknown outcome.
     let second = bench.bypass(false);
     bench.after(SECOND / 2);
     let third = bench.bypass(false);
@@ -1161,7 +1164,8 @@ fn a_session_that_nobody_hears_under_its_key_takes_no_more_calls() {
     assert_eq!((ended(outcomes), reason), (vec![third], Closed::Ended));
 }
 
-/// An update without an answer at its deadline, and only then another key: the session is left at once.
+/// An update gets no answer until its deadline, and only then does the client get another key. The client drops the
+/// session at once.
 #[test]
 fn a_session_whose_calls_are_over_is_left_when_there_is_another_key() {
     let (mut bench, _, _) = opened();
@@ -1174,8 +1178,8 @@ fn a_session_whose_calls_are_over_is_left_when_there_is_another_key() {
     assert_eq!(bench.closed(), (vec![], Closed::Ended));
 }
 
-/// A key file that was edited by hand has the right id and a wrong key: no head can verify the OPEN. Then the file is
-/// corrected.
+/// A key file that was edited by hand has the right id and a wrong key, so no head can verify the OPEN. Then the
+/// operator corrects the file.
 #[test]
 fn a_session_that_is_not_open_yet_goes_on_with_the_key_that_comes() {
     let wrong = FrontKey::new(front().id(), *b"not derived here");
@@ -1202,8 +1206,8 @@ fn a_session_that_is_not_open_yet_goes_on_with_the_key_that_comes() {
     is_sealed(&sent, keys.to_head);
 }
 
-/// The session for READs continues with the new key, too. (Simulator, seed 409 with keys: there were then two sessions
-/// for READs, and the earlier session was never ended.)
+/// A session for READs that is not open yet takes the new key, too. (Simulator, seed 409 with keys: there were then two
+/// sessions for READs, and the earlier session was never ended.)
 #[test]
 fn a_session_for_reads_that_is_not_open_yet_goes_on_with_the_key_that_comes() {
     let (mut bench, _, _) = opened();
@@ -1294,7 +1298,7 @@ fn a_server_with_other_keys_takes_entries_under_both_and_sends_under_the_new_one
         (bench.server.received(), bench.server.counters().forged),
         (2, 1)
     );
-    // Of a flood of packets of another epoch, the server verifies little.
+    // Of a flood of packets of another epoch, the server verifies only a few.
     let mut of_another = append(3, CLUSTER);
     of_another.epoch = 7;
     for _ in 0..100 {
@@ -1305,7 +1309,8 @@ fn a_server_with_other_keys_takes_entries_under_both_and_sends_under_the_new_one
     assert_eq!((counters.forged, counters.other_epoch), (9, 92));
 }
 
-/// A packet of a process of the other mode is counted, as far as it can be recognised, and has no effect.
+/// A packet of a process that uses keys although the receiver has none, or the reverse, has no effect. If the receiver
+/// recognises such a packet, it counts the packet.
 #[test]
 fn packets_of_the_other_mode_are_counted() {
     let open = |payload: &[u8]| {
@@ -1356,8 +1361,8 @@ fn a_server_without_keys_stops_at_sessions_of_fronts_that_have_them() {
     }
 }
 
-/// The store was emptied, or it is that of another shard with the same number: its epochs begin at 1 again, and the
-/// head does not believe its server.
+/// The store was emptied, or belongs to another shard with the same number, so its epochs begin at 1 again. The head
+/// rejects the packets of such a server.
 #[test]
 fn what_was_sealed_in_another_life_of_the_shard_is_forged() {
     let mut bench = head();
@@ -1379,8 +1384,8 @@ fn what_was_sealed_in_another_life_of_the_shard_is_forged() {
     assert_eq!(bench.device.counters().forged, before + 1);
 }
 
-/// A server without a record of the chain verifies a PING under the token that the PING states, and answers that it
-/// does not know the epoch.
+/// A server without a chain record verifies a PING with the shard token that the PING states, and answers that it does
+/// not know the epoch.
 #[test]
 fn a_server_that_has_lost_its_record_says_so_to_a_ping_only() {
     let config = ServerConfig {

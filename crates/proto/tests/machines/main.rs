@@ -1,5 +1,6 @@
-//! The three machines alone, without a network, a log or a store: packets in, packets out (`docs/spec/protocol.md`).
-//! The simulator tests the whole system under faults; these tests show each rule in the one machine that applies it.
+//! The three machines alone, without a network, a log or a store: a test gives a machine packets and examines the
+//! packets that it sends (`docs/spec/protocol.md`). The simulator tests the whole system under faults; each test in
+//! this folder examines a rule in the machine that applies it.
 
 mod client_bypass;
 mod client_doubts;

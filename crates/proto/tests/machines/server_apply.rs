@@ -131,7 +131,7 @@ fn fragments_are_staged_durably_and_applied_as_one() {
         "staged counts as applied"
     );
     assert_eq!((bench.store.count("stage/"), effects(&bench)), (2, vec![]));
-    // The process dies. The log no longer holds the first fragments, but the store does.
+    // The server's process dies. The log no longer has the first fragments, but the store has them.
     let mut bench = bench.restarted();
     fragment(&mut bench, 4, 1, 2, 3);
     bench.update(5, 4);
@@ -140,7 +140,8 @@ fn fragments_are_staged_durably_and_applied_as_one() {
     assert_eq!(bench.store.count("stage/"), 0);
 }
 
-/// Found: each batch copied all fragments that its sessions had staged. With 112,000 fragments a GET waited for 120 ms.
+/// Regression: each batch copied all fragments that its sessions had staged. With 112,000 staged fragments a GET took
+/// 120 ms.
 #[test]
 fn a_batch_holds_of_what_is_staged_its_own_part_only() {
     let mut bench = Bench::new();
@@ -233,7 +234,7 @@ fn fragments_of_two_updates_have_no_effect() {
             (0, vec!["u2".to_owned(), "u4".to_owned()])
         );
         assert_eq!(bench.server.counters().rejected, 1);
-        // The fragments are those of a shorter update and of a longer one.
+        // The first fragment belongs to an update of another length than the second.
         let mut bench = Bench::new();
         fragment(&mut bench, 2, 1, 0, 2);
         bench.work();
@@ -297,7 +298,7 @@ fn a_work_that_failed_is_forgotten_and_done_again() {
             panic!("a batch")
         };
         if done {
-            // The store applied the batch, and its answer was lost.
+            // The store has applied the batch, but its answer was lost.
             for (key, value) in &effects.records {
                 bench
                     .store
@@ -433,7 +434,7 @@ fn strangers_are_dropped_and_old_epochs_are_told() {
         epoch: EPOCH + 1,
         ..append
     };
-    // The server stops after it has checked whether the store knows that epoch.
+    // The server first reads the records, to see whether the store knows this epoch. Only then it stops.
     assert_eq!(bench.give(&later, b"x"), []);
     bench.work();
     let stop = bench.try_give(&later, b"x");
@@ -452,8 +453,9 @@ fn a_ping_is_answered_with_applied() {
     );
 }
 
-/// A copy of a log serves beside the log: the same order with other contents stops the shard, even if the first
-/// contents have been applied. Found: the copy was told that its entry was applied, and its update was lost.
+/// A second device serves with a copy of the log. An entry with other contents at a known order stops the shard, even
+/// if the first entry of this order is already applied. Regression: the second device was told that its entry was
+/// applied, and its update was lost.
 #[test]
 fn another_history_stops_the_shard_also_behind_the_watermark() {
     for applied in [false, true] {

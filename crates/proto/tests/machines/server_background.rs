@@ -25,8 +25,8 @@ fn fallback(bench: &Bench, seq: u64) -> Header {
     }
 }
 
-/// The server's memory does not change until the store has the work. So a second work would be made of the same
-/// entries, and they would be applied twice.
+/// The server's memory changes only when the store has done a work. If the server gave out a second work before, it
+/// would have the same entries, and the store would apply them twice.
 #[test]
 fn one_work_is_under_way_at_a_time() {
     type Prepare = fn(&mut Bench);
@@ -93,7 +93,8 @@ fn one_work_is_under_way_at_a_time() {
     }
 }
 
-/// Devices forget applied entries. An entry that the server holds only in memory would be lost with its process.
+/// Devices forget applied entries. So the server must not report an entry as applied that it holds only in memory: a
+/// crash would lose the entry.
 #[test]
 fn what_is_received_and_not_in_the_store_is_not_called_applied() {
     let mut bench = Bench::new();
@@ -114,8 +115,8 @@ fn what_is_received_and_not_in_the_store_is_not_called_applied() {
     assert_eq!(word(&mut bench), 3);
 }
 
-/// A confirmation is a promise. The server confirms the update that the store has, not a later update that the session
-/// has sent meanwhile.
+/// The session sends a second fallback while the store applies the first. When the store has the first update, the
+/// server must not confirm the second.
 #[test]
 fn the_end_of_one_fallback_confirms_no_other_one() {
     let mut bench = Bench::new();
@@ -133,7 +134,7 @@ fn the_end_of_one_fallback_confirms_no_other_one() {
     sent.retain(|s| s.is(Kind::Response, Flags::FALLBACK));
     assert_eq!(seqs(&sent), [2]);
     assert_eq!(bench.store.effects, [b"u1", b"u2"]);
-    // When the first fallback is sent again, it is confirmed too, and not applied again.
+    // If the first fallback comes again, the server confirms it without applying it again.
     bench.give(&fallback(&bench, 1), b"u1");
     assert_eq!(seqs(&bench.answers()), [1]);
     assert_eq!(bench.store.effects.len(), 2);
@@ -158,7 +159,7 @@ fn a_bypass_behind_a_fallback_under_way_is_answered_after_it() {
     );
 }
 
-/// The client gives the first request up, and sends another while the store executes the first.
+/// The client gives up its first request, and sends a second request while the store still executes the first.
 #[test]
 fn a_reply_goes_to_the_request_that_it_answers() {
     for read_only in [Flags(0), Flags::READ_ONLY] {
@@ -187,7 +188,7 @@ fn a_reply_goes_to_the_request_that_it_answers() {
 }
 
 /// The server does not know whether the store executed the request: it loads the records, which show that the store did
-/// not execute it, and the client asks again.
+/// not execute the request, and the client sends the request again.
 #[test]
 fn a_failed_execution_is_asked_for_again() {
     let mut bench = Bench::new();
@@ -200,8 +201,8 @@ fn a_failed_execution_is_asked_for_again() {
     assert_eq!(bench.store.executed, [b"INCR"]);
 }
 
-/// Found: a read that takes longer than the store's adaptor waits was tried again and again until the server ended.
-/// Neither the entries nor the END of that session were processed.
+/// Regression: a read took longer than the timeout of the store's adaptor, and the server repeated it until the server
+/// was stopped. Meanwhile the server processed no entries, and not even the END of the read's session.
 #[test]
 fn a_read_that_fails_lets_the_others_go_first() {
     let mut bench = Bench::new();
@@ -227,7 +228,7 @@ fn a_read_that_fails_lets_the_others_go_first() {
     bench.work();
     assert_eq!(bench.store.effects, [b"u1", b"u2"]);
     assert_eq!(bench.store.executed, [b"SLOW"], "asked for once more");
-    // If no client asks again, the read is not executed again.
+    // If the client does not send the read again, the read is not executed again.
     let next = Header {
         request: raw(2),
         ..again
@@ -239,8 +240,8 @@ fn a_read_that_fails_lets_the_others_go_first() {
     assert_eq!(bench.store.executed, [b"SLOW"]);
 }
 
-/// A bypass is always waiting, and its client asks again until the store has executed it. If entries waited until no
-/// bypass was waiting, they would wait for ever, and fill the devices' logs.
+/// There is always a bypass that waits. If the entries had to wait until no bypass waits, they would wait for ever, and
+/// fill the devices' logs.
 #[test]
 fn between_two_executions_the_entries_have_their_turn() {
     for fails in [false, true] {
@@ -275,8 +276,8 @@ fn between_two_executions_the_entries_have_their_turn() {
     }
 }
 
-/// A request that the store cannot answer delays other requests only briefly: the server executes this request alone,
-/// and the other requests in between.
+/// One request is such that the store cannot answer it. It delays other requests only briefly, because the server lets
+/// the store execute this request alone, and the others between its attempts.
 #[test]
 fn requests_beside_one_that_fails_are_answered() {
     let mut bench = Bench::new();
@@ -291,7 +292,7 @@ fn requests_beside_one_that_fails_are_answered() {
     };
     let mut answered = Vec::new();
     for _round in 0..12 {
-        // A session without an answer asks again.
+        // A session without an answer sends its request again.
         for session in 2..=4u64 {
             if !answered.contains(&session) {
                 let payload: &[u8] = if session == 2 { b"BAD" } else { b"GET" };
@@ -302,7 +303,7 @@ fn requests_beside_one_that_fails_are_answered() {
             panic!("an execution");
         };
         if let Some(bad) = executions.iter().position(|e| &e.payload[..] == b"BAD") {
-            // As the node does: first the answers from before the failure, then the failure.
+            // Like a node, the test first reports the replies from before the failure, and then the failure.
             let replies = vec![b"+1".to_vec().into(); bad];
             answered.extend(
                 bench
@@ -323,8 +324,8 @@ fn requests_beside_one_that_fails_are_answered() {
     assert_eq!(answered, [3, 4]);
 }
 
-/// The store applied the batch, and its answer was lost. Entries that the records show as applied are not processed
-/// again: an OPEN would make its session forget what it has applied.
+/// The store applied the batch, and its answer was lost. Entries that are applied according to the records are not
+/// processed again. A repeated OPEN would reset the last seq of its session.
 #[test]
 fn what_the_store_has_after_all_is_not_applied_again() {
     let mut bench = Bench::new();
@@ -345,7 +346,8 @@ fn what_the_store_has_after_all_is_not_applied_again() {
     assert_eq!(bench.server.counters().repeated, 0);
 }
 
-/// A node may ask for work before it lets the server answer. A request that needs only an answer is not executed then.
+/// A node may ask for work before it lets the server send its own answers. A request that needs only an answer must not
+/// become work then.
 #[test]
 fn what_needs_an_answer_only_is_never_work() {
     // The session's update is missing, or is newer than the request.
@@ -356,7 +358,7 @@ fn what_needs_an_answer_only_is_never_work() {
         bench.give(&bypass(&bench, seq, 1), b"INCR");
         assert_eq!(bench.server.next_work(bench.now), Ok(None), "seq {seq}");
     }
-    // The request has been executed, by this process or by an earlier process. Only its reply is asked for.
+    // The request was already executed, by this process or by an earlier process. The client only wants its reply.
     for restarts in [false, true] {
         let mut bench = Bench::new();
         bench.give(&bypass(&bench, 0, 1), b"INCR");

@@ -1,4 +1,4 @@
-//! Bypasses at the server: executed after their barrier, at most once, and answered as often as asked
+//! Bypasses at the server: executed after their barrier, at most once, and answered as often as the client sends them
 //! (`docs/spec/protocol.md` §2 rule 8, §4 "Fallback").
 
 use crate::support::server::{Bench, config};
@@ -80,8 +80,8 @@ fn a_bypass_waits_for_its_barrier() {
     assert_eq!(reply.payload, b":2\r\n", "it saw both updates");
 }
 
-/// Redis answers WAITAOF after a second, and ten updates arrive in each second. Found: a command that was sent again
-/// waited for the barrier of its newest copy, and no command was ever executed.
+/// Redis answers WAITAOF only once a second, and ten updates arrive in each second. Regression: a command that a client
+/// repeated waited for the barrier of its newest copy, and so was never executed.
 #[test]
 fn who_asks_again_while_updates_come_does_not_wait_for_those() {
     let mut bench = Bench::new();
@@ -108,7 +108,7 @@ fn a_bypass_that_changes_state_is_executed_once() {
         assert_eq!(only(ask(&mut bench, &bypass(1, 0, 1), b"INCR")), first);
     }
     assert_eq!(bench.server.counters().answered_again, 3);
-    // The reply is the same after a restart of the server, which died after the store had executed the request.
+    // The server dies after the store has executed the request. After the restart the reply is the same.
     let mut bench = bench.restarted();
     assert_eq!(only(ask(&mut bench, &bypass(1, 0, 1), b"INCR")), first);
     assert_eq!(bench.store.executed.len(), 1);
@@ -166,7 +166,7 @@ fn a_bypass_that_its_session_has_overtaken_is_dropped() {
         (bench.store.executed.len(), bench.server.counters().dropped),
         (0, 1)
     );
-    // The request is not executed either if the update is still in the queue when the request arrives.
+    // Also if the update is still in the queue when the request arrives, the request is not executed.
     give(&mut bench, &bypass(3, 1, 2), b"INCR");
     bench.update(3, 2);
     bench.work();
@@ -174,7 +174,7 @@ fn a_bypass_that_its_session_has_overtaken_is_dropped() {
     only(ask(&mut bench, &bypass(3, 2, 3), b"INCR"));
 }
 
-/// The head that stamped the bypass died before an update of the session was durable.
+/// The head that stamped the bypass was lost before an earlier update of the session was durable.
 #[test]
 fn a_bypass_whose_own_updates_were_lost_is_sent_back() {
     let mut bench = Bench::new();
@@ -378,7 +378,8 @@ fn a_long_reply_is_kept_and_fetched() {
             ..header
         };
         assert_eq!(ask(&mut bench, &beyond(70), b""), got[69..]);
-        // The request counts 83 parts, so it assumes another size: the server sends the first parts.
+        // The client states that the reply has 83 parts, so its parts have another size. The server sends the reply
+        // from the first part.
         assert_eq!(ask(&mut bench, &beyond(83), b""), got[..32]);
     }
 }
@@ -455,7 +456,7 @@ fn of_fronts(config: ServerConfig, fronts: [u64; 8]) -> Bench {
     bench
 }
 
-/// A server with room for four incomplete bypasses, each of 4,200 bytes: a table of 100 parts, and one part.
+/// A server with room for four incomplete bypasses. Each takes 4,200 bytes: the list of its 100 parts, and one part.
 fn small_room(fronts: [u64; 8]) -> Bench {
     let small = ServerConfig {
         waiting_bytes_max: 2 * 4 * 4_200,
@@ -479,7 +480,7 @@ fn lost(bench: &Bench) -> (u64, u64) {
     (counters.no_room, counters.abandoned)
 }
 
-/// Found: incomplete bypasses whose clients had gone filled the waiting room until 256 further packets had come.
+/// Regression: incomplete bypasses whose clients had gone filled the waiting room until 256 further packets had come.
 #[test]
 fn what_was_begun_and_left_gives_its_place_to_others() {
     let mut bench = small_room([0; 8]);
@@ -493,7 +494,7 @@ fn what_was_begun_and_left_gives_its_place_to_others() {
     };
     let sent = ask(&mut bench, &whole, &[8; 1000]);
     assert!(kinds(&sent).contains(&Kind::Response));
-    // A long request is refused while the other bypasses are not silent yet, and so are further parts of these
+    // Until the other bypasses count as abandoned, a further long request is refused, and so are further parts of these
     // bypasses.
     give(&mut bench, &begun(6, 0), &[7; 1000]);
     assert_eq!(lost(&bench), (1, 0));
@@ -505,17 +506,18 @@ fn what_was_begun_and_left_gives_its_place_to_others() {
     assert_eq!(lost(&bench), (2, 4), "however few packets come");
 }
 
-/// Found: sessions of one front touched their incomplete bypasses in turn, and kept all other fronts out.
+/// Regression: sessions of one front sent one fragment of their incomplete bypasses from time to time, so there was no
+/// room for the bypasses of all other fronts.
 #[test]
 fn a_front_has_its_share_of_the_waiting_room() {
     let mut bench = small_room([11, 11, 11, 11, 11, 22, 22, 33]);
     for session in 2..=5 {
         give(&mut bench, &begun(session, 0), &[7; 1000]);
     }
-    // The front takes no place from itself.
+    // A bypass of the same front gets no place from the front's other bypasses.
     give(&mut bench, &begun(6, 0), &[7; 1000]);
     assert_eq!(lost(&bench), (1, 0));
-    // The second front gets half of the places, and the third front a third.
+    // The second front gets half of the places, and then the third front gets a third.
     for (session, lost_by_it) in [(7, 2), (8, 2), (9, 3)] {
         bench.now = bench.now + 60 * MILLISECOND;
         give(&mut bench, &begun(session, 0), &[7; 1000]);
@@ -528,8 +530,8 @@ fn a_front_has_its_share_of_the_waiting_room() {
     assert_eq!(lost(&bench), (3, 3), "which are not taken from them");
 }
 
-/// Found: each session of a front kept 16 MiB, in memory and in the records, until the records could not be loaded any
-/// more.
+/// Regression: the server kept a reply of 16 MiB for each session of a front, in memory and in the records, until the
+/// records could not be loaded any more.
 #[test]
 fn long_replies_that_are_kept_have_a_bound_and_each_front_its_own() {
     let bounded = || ServerConfig {
@@ -550,7 +552,7 @@ fn long_replies_that_are_kept_have_a_bound_and_each_front_its_own() {
         let key = [&b"reply/"[..], &session.to_be_bytes()].concat();
         bench.store.records[&key].len() > 4000
     };
-    // The first reply belongs to the other front. The other front's reply is kept, however many replies follow.
+    // The first reply belongs to the other front. It is kept although many replies follow.
     for session in [2, 5, 6, 7, 8] {
         let sent = ask(&mut bench, &of(session), b"EVAL");
         assert!(sent.iter().any(|sent| sent.header.kind == Kind::Response));
@@ -576,7 +578,7 @@ fn long_replies_that_are_kept_have_a_bound_and_each_front_its_own() {
     }
 }
 
-/// A bypass whose caller waits for `millis` milliseconds more.
+/// A bypass whose caller's deadline is `millis` milliseconds away.
 fn hurried(header: Header, millis: u64) -> Header {
     Header {
         copies: raw(TimeLeft::of_nanos(millis * 1_000_000).byte()),
@@ -584,7 +586,8 @@ fn hurried(header: Header, millis: u64) -> Header {
     }
 }
 
-/// Found: a request that hangs the store, or kills it, was executed again and again, even after its client had gone.
+/// Regression: a request that hangs the store, or kills it, was executed again and again, even after its client had
+/// gone.
 #[test]
 fn what_the_store_could_not_execute_is_executed_again_for_a_client_that_asks_only() {
     for header in [bypass(1, 0, 1), read(1, 0, 1)] {
@@ -640,8 +643,8 @@ fn a_bypass_is_executed_before_its_deadline_and_at_any_time_without_one() {
     }
 }
 
-/// Copies of one bypass have one deadline. The earliest deadline that a copy states is the most accurate, since the
-/// other copies travelled longer.
+/// Copies of one bypass have one deadline. The earliest deadline that follows from a copy is the most accurate, because
+/// the other copies were longer in the network.
 #[test]
 fn an_old_copy_does_not_put_off_a_deadline() {
     let mut bench = Bench::new();
@@ -681,14 +684,15 @@ fn what_is_late_makes_room_for_others() {
     assert_eq!(bench.store.executed.len(), 1);
 }
 
-/// Found: a store that was set back to an older copy was still served, if only bypasses had been executed since.
+/// Regression: a store was replaced by an older copy of itself, and the server went on with it, if only bypasses had
+/// been executed since the copy.
 #[test]
 fn a_store_that_lost_what_it_confirmed_of_a_session_stops_the_shard() {
     let before = |bench: &mut Bench| {
         ask(bench, &bypass(1, 0, 1), b"INCR");
         bench.store.records.clone()
     };
-    // The confirmed state is that of a request, of a fallback, and of the session as a whole.
+    // The store loses, in turn, a confirmed request, a confirmed fallback, and the whole session.
     type After = fn(&mut Bench);
     let after: [(&str, After); 3] = [
         ("now it has update 0, request 1.", |bench| {
@@ -715,7 +719,7 @@ fn a_store_that_lost_what_it_confirmed_of_a_session_stops_the_shard() {
     }
 }
 
-/// The store has all that it had confirmed earlier, and also requests whose answers were lost. A session may have ended
+/// The store has everything that it has confirmed, and also requests whose answers were lost. A session may have ended
 /// meanwhile.
 #[test]
 fn a_store_that_has_more_than_it_confirmed_is_served_on() {

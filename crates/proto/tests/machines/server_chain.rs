@@ -1,4 +1,4 @@
-//! Chain, epoch and recovery at the server, which are processed before everything else (`docs/spec/protocol.md` §5).
+//! Chain, epoch and recovery at the server, which have precedence over executions (`docs/spec/protocol.md` §5).
 
 use crate::support::server::{Bench, config, member};
 use crate::support::{EPOCH, SESSION, SHARD, TOKEN, kinds, only};
@@ -51,7 +51,7 @@ fn the_chain_is_durable_before_anybody_hears_of_it() {
     );
 }
 
-/// The head refuses sessions by the kinds of payloads that the server takes.
+/// A head refuses a session whose kind of payloads the server does not take. So the server must state the kinds.
 #[test]
 fn a_device_hears_which_payloads_the_server_takes() {
     for takes in [Payloads::NOT_SAID, Payloads::COMMANDS, Payloads::PROGRAM] {
@@ -79,7 +79,7 @@ fn a_device_of_the_chain_gets_the_state() {
     let table = RecoverReply::read(&reply.payload).expect("a table");
     let row = table.sessions[0];
     assert_eq!((row.session, row.last_seq, row.token), (SESSION, 1, TOKEN));
-    // The same question gets the same answer, even if entries were applied in between.
+    // A repeated question gets the same answer as before, even if entries were applied in between.
     bench.update(3, 2);
     bench.work();
     let (header, path) = recover(&[known], 50);
@@ -114,7 +114,7 @@ fn a_new_incarnation_is_registered_before_the_reply() {
     );
 }
 
-/// A device that waits to be registered waits for entries that came before it, but for no execution.
+/// The registration of a device waits for entries that came before the device's RECOVER, but not for an execution.
 #[test]
 fn a_device_is_registered_before_anything_is_executed() {
     let mut bench = Bench::new();
@@ -179,7 +179,7 @@ fn a_refusal_gives_no_secrets_and_is_no_larger_than_its_question() {
     }
 }
 
-/// A host that repeats old RECOVERs must not fill the log.
+/// A host that repeats old RECOVERs must not fill the operator's log with messages.
 #[test]
 fn refusals_are_told_more_and_more_rarely() {
     let mut bench = Bench::new();
@@ -196,7 +196,7 @@ fn refusals_are_told_more_and_more_rarely() {
     let first = "(refusal 1 for this reason in this epoch)";
     let other = told(80, member(7));
     begins(&other, &format!("PM2601 refused device 7 {first}: PM1009"));
-    // A new reason is told at once, however often the device was refused for another one.
+    // A new reason is told at once, even if the device was often refused for another reason.
     let swapped = Member {
         log_uuid: 77,
         ..member(1)
@@ -211,7 +211,7 @@ fn refusals_are_told_more_and_more_rarely() {
     }
     assert_eq!(told(85, ahead).len(), 1);
     assert_eq!(told(86, swapped), Vec::<String>::new());
-    // The rows that are counted one by one have a bound.
+    // The number of rows for single devices is bounded.
     for device in 100..200 {
         told(u64::from(device), member(device));
     }
@@ -286,7 +286,7 @@ fn a_change_waits_for_what_is_queued_and_fences_the_rest() {
         (told.header.kind, told.header.epoch),
         (Kind::StaleEpoch, EPOCH + 1)
     );
-    // The waiting bypass is dropped; its client asks again through the new head.
+    // The waiting bypass is dropped. Its client sends it again through the new head.
     let new_epoch = |order| Header {
         order,
         seq: order - 1,
@@ -358,8 +358,9 @@ fn nothing_is_decided_before_the_records_are_loaded() {
     assert_eq!(bench.server.chain().expect("a chain").epoch, EPOCH);
 }
 
-/// The store reported a failure after it had written the change: the epoch begins with the load. Found: a bypass of the
-/// old epoch still waited. After a declared loss this bypass was executed for the session that got the same id.
+/// The store has written a change of the chain, but reported a failure, so the new epoch begins when the records are
+/// loaded. Regression: a bypass of the old epoch still waited. After a declared loss this bypass was executed for the
+/// session that got the same id.
 #[test]
 fn an_epoch_that_begins_with_a_load_has_nobody_waiting() {
     let mut bench = Bench::new();
@@ -397,8 +398,8 @@ fn an_epoch_that_begins_with_a_load_has_nobody_waiting() {
     assert_eq!(bench.store.executed, Vec::<Vec<u8>>::new());
 }
 
-/// Another server ran while this server stood still, and applied more. (Found: the device was refused: "the store lost
-/// data. Restore it".)
+/// While this server was suspended, another server applied more entries. Regression: this server refused the device
+/// with "the store lost data. Restore it".
 #[test]
 fn nobody_is_refused_because_of_what_a_server_remembers() {
     let mut bench = Bench::new();
@@ -429,12 +430,12 @@ fn nobody_is_refused_because_of_what_a_server_remembers() {
     assert!(refused.header.flags.has(Flags::REFUSED));
     let text = String::from_utf8_lossy(&refused.payload).into_owned();
     assert!(text.contains("Before you restore anything"), "{text}");
-    // For each answer the server reads the records anew.
+    // For each such answer the server reads the records again.
     assert_eq!(bench.ask(51, &[known]), []);
 }
 
-/// A device serves a later epoch than this server remembers: the server stops only if its store does not know that
-/// epoch either.
+/// A device serves a later epoch than this server remembers. The server stops only if the store's records do not name
+/// that epoch.
 #[test]
 fn a_later_epoch_stops_a_server_only_if_its_store_does_not_know_it() {
     let mut bench = Bench::new();
@@ -459,7 +460,7 @@ fn a_later_epoch_stops_a_server_only_if_its_store_does_not_know_it() {
         Some(EPOCH + 1)
     );
     bench.give(&later, &[]);
-    // The store is an old copy: the server reports it after it has read the records.
+    // The store is an old copy. The server stops after it has read the records.
     let mut bench = Bench::new();
     assert_eq!(bench.store.records[&b"chain"[..]].len(), before.len());
     bench.give(&later, &[]);

@@ -1,5 +1,5 @@
-//! Packets that arrive late, and remains of sessions, updates and epochs that have ended: neither has an effect
-//! (`docs/spec/protocol.md` §2 rule 8, §3 fragments, §5).
+//! Late packets, and remains of ended sessions, updates and epochs, have no effect (`docs/spec/protocol.md` §2 rule 8,
+//! §3 fragments, §5).
 
 use crate::support::server::{Bench, member};
 use crate::support::{EPOCH, SESSION, kinds, only, seqs};
@@ -23,9 +23,9 @@ fn read(bench: &Bench, request: u64) -> Header {
     }
 }
 
-/// The session's caller gave request 1 up, and read with request 2. If a copy of request 1 that arrives now were
-/// executed, it would change a state that the session has already read. The server keeps no replies of reads, so no
-/// record shows that there was a later read.
+/// The session's caller gave up request 1, and then read with request 2. If a late copy of request 1 were executed now,
+/// it would change a state that the session has already read. The server keeps no replies of reads, so no record shows
+/// that there was a later read.
 #[test]
 fn a_request_from_before_a_read_is_never_executed() {
     for failed in [false, true] {
@@ -47,7 +47,8 @@ fn a_request_from_before_a_read_is_never_executed() {
     }
 }
 
-/// The same case, but the read arrives before its session's OPEN is applied.
+/// A request is given up before a read, as in the test above, but the read arrives before its session's OPEN is
+/// applied.
 #[test]
 fn a_request_from_before_an_early_read_is_never_executed() {
     let mut bench = Bench::new();
@@ -98,8 +99,8 @@ fn an_old_copy_does_not_take_the_place_of_what_waits() {
     assert_eq!(bench.store.effects, [b"u1", b"u2"]);
 }
 
-/// After an END no client can ask for the reply, and ids of sessions are not used again: the reply would be kept for
-/// ever.
+/// After an END no client can ask for the session's reply, and ids of sessions are not used again. So the reply must go
+/// with the session; otherwise it would be kept for ever.
 #[test]
 fn an_end_takes_the_kept_reply_with_it() {
     let mut bench = Bench::new();
@@ -114,7 +115,7 @@ fn an_end_takes_the_kept_reply_with_it() {
     );
 }
 
-/// The first fragments of an update that its client never finished do not become part of the next update.
+/// A client has sent only the first fragments of an update. These fragments must not become part of its next update.
 #[test]
 fn what_begins_anew_leaves_nothing_of_the_update_before_it() {
     for (fragments, staged_before) in [(1, false), (1, true), (2, false), (2, true)] {
@@ -146,7 +147,7 @@ fn what_begins_anew_leaves_nothing_of_the_update_before_it() {
     }
 }
 
-/// Two updates have the same order, session and seq, but other bytes. One of the two updates was acknowledged.
+/// Two updates have the same order, session and seq, but other bytes. One of them may have been acknowledged.
 #[test]
 fn two_histories_that_differ_in_a_payload_stop_the_shard() {
     let mut bench = Bench::new();
@@ -194,8 +195,8 @@ fn a_bypass_of_an_earlier_epoch_is_not_executed_in_the_next_one() {
     assert!(bench.store.executed.is_empty(), "its client asks again");
 }
 
-/// A head that came back has forgotten its stamps. If the bypass were executed now, it would take effect after values
-/// that the head has shown since.
+/// A restarted head does not know which bypasses it has stamped. If such a bypass were executed now, it would take
+/// effect after values that the head has shown since.
 #[test]
 fn a_bypass_of_an_earlier_life_of_the_head_is_not_executed() {
     let mut bench = Bench::new();
@@ -225,8 +226,8 @@ fn a_bypass_of_an_earlier_life_of_the_head_is_not_executed() {
     assert_eq!(bench.store.executed.len(), 1);
 }
 
-/// Readers compare epochs. So a store that is no longer in use must not name the epoch in which another store executes
-/// requests.
+/// A reader of a store compares the epoch in the store's records with the head's epoch. So a store that is no longer in
+/// use must not name the epoch in which another store executes requests.
 #[test]
 fn another_store_begins_another_epoch_before_anything_is_executed_in_it() {
     let mut bench = Bench::new();
@@ -256,7 +257,7 @@ fn another_store_begins_another_epoch_before_anything_is_executed_in_it() {
     assert_eq!(&named[..], b"b");
 }
 
-/// A controller asks for a new epoch: reports of the old epoch then let no device join (protocol.md §14).
+/// A controller asks for a new epoch. In it, no device can join by a report from the old epoch (protocol.md §14).
 #[test]
 fn an_epoch_that_is_ended_is_followed_by_one_with_the_same_members_and_no_old_joiner_joins() {
     let joins = |bench: &mut Bench| {
@@ -299,8 +300,8 @@ fn an_epoch_that_is_ended_is_followed_by_one_with_the_same_members_and_no_old_jo
     assert_eq!(bench.server.chain(), Some(&after));
 }
 
-/// A nonce that was answered in an earlier epoch does not get the same answer in this epoch: the device that asked may
-/// no longer be in the chain.
+/// A RECOVER was answered in an earlier epoch. If it comes again in this epoch, the server decides again, because the
+/// device may no longer be in the chain.
 #[test]
 fn a_question_from_an_earlier_epoch_is_decided_anew() {
     let mut bench = Bench::new();
@@ -355,8 +356,9 @@ fn a_nonce_that_was_answered_in_an_earlier_epoch_gets_the_present_state() {
     assert_eq!(table.sessions.len(), 1);
 }
 
-/// Two devices restart together. A chain record that was made before the store had the first device's registration must
-/// not overwrite it: an old copy of that device's log would be accepted later.
+/// Two devices restart together. The registration of the second device must not be computed from the chain record
+/// before the first registration, and overwrite it. Otherwise an old copy of the first device's log would be accepted
+/// later.
 #[test]
 fn one_change_of_the_chain_at_a_time() {
     let restarted = |id| Member {

@@ -1,5 +1,5 @@
-//! A store that is short of space: the server tells the devices, the head tells the clients, and no update is promised
-//! meanwhile (`docs/spec/protocol.md` §4).
+//! A store that is short of space: the server tells the devices, the head tells the clients, and during the shortage no
+//! update is acknowledged early (`docs/spec/protocol.md` §4).
 
 use crate::support::device::{
     Bench, client, config, from_client, from_hop, hop, refused, server, update,
@@ -46,8 +46,8 @@ fn a_head_admits_no_update_but_lets_sessions_begin_and_end() {
     assert!(bench.device.admits());
 }
 
-/// Found: an update that a NIC had acknowledged waited in its slot until the store had room, and all bypasses after it
-/// waited, too.
+/// Regression: an update that a NIC had acknowledged waited in its slot until the store had room, and all bypasses
+/// after it waited, too.
 #[test]
 fn what_a_nic_has_acknowledged_is_admitted_all_the_same() {
     let config = DeviceConfig {
@@ -202,7 +202,7 @@ fn a_client_asks_for_no_promise_while_the_store_is_short() {
     );
 }
 
-/// After a bypass of unknown outcome a fence is sent, whatever the next call is.
+/// After a bypass of unknown outcome a fence is sent before the next call, of any kind.
 #[test]
 fn an_update_that_goes_as_a_bypass_waits_for_the_fence_too() {
     let mut bench = clients::Bench::open();

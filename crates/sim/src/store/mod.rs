@@ -1,14 +1,13 @@
-//! A store of lists that behaves like Redis with pmnet's adaptor.
+//! A simulated store of lists, which behaves like Redis with pmnet's adaptor.
 //!
-//! Fault model: the module text of `trouble` lists the faults of one call, step by step. Any of
-//! these faults may also last for a while. A command on a connection that was given up may be
-//! executed later, even after its server process has died. Everything in the store survives the
-//! death of the server process. A replica may be promoted. If it lacks data that was reported as
-//! durable, the shard must stop. The old master lives on, and old connections to it still work.
-//! Code that never ends blocks all connections until a client kills it.
+//! Fault model: the documentation of `trouble` lists the faults of one call, step by step. Each of these faults may
+//! also last for a while. A command on an abandoned connection may be executed later, even after its server process has
+//! died. The store's data survives the death of the server process. A replica may be promoted. If the replica lacks
+//! data that was reported as durable, the shard must stop. The old master keeps running, and old connections to it
+//! still work. Code that never ends blocks all connections until a client kills it.
 //!
-//! A plain store (regressions by seed) has only steps that fail before or after they happen. A
-//! packet store keeps its contents in an image, and has only the faults of its medium (`packets`).
+//! In a plain store, which some regression tests use, a step can fail only before or after it happens. A packet store
+//! keeps its contents in an image, and has only the faults of its medium (`packets`).
 
 mod operation;
 mod packets;
@@ -34,31 +33,29 @@ use trouble::Spell;
 /// The properties of a store.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StoreConfig {
-    /// One step in N fails; 0: none.
+    /// One in this number of steps fails; 0: no step fails.
     pub trouble: u64,
-    /// Replies are padded up to this many bytes.
+    /// Maximum number of bytes to which a reply is padded.
     pub reply_max: usize,
-    /// Whether it can fail at every step, as Redis does; otherwise it fails only before or after an
-    /// operation.
+    /// True: the store can fail at every step, as Redis can. False: the store fails only before or after an operation.
     pub steps: bool,
-    /// Whether it waits for its replica.
+    /// Whether the store waits for its replica before it reports a write as durable.
     pub wait: bool,
-    /// Whether it is a packet store.
+    /// Whether the store is a packet store.
     pub packets: bool,
-    /// Whether it reports now and then that it is short of space.
+    /// Whether the store sometimes reports that it is short of space.
     pub short: bool,
-    /// Whether several server processes may use it at once.
+    /// Whether several server processes may use the store at once.
     pub standby: bool,
 }
 
-/// Number of steps after which a store that is sometimes short of space changes between the two
-/// states.
+/// Number of steps after which a store begins to be short of space, or stops being so.
 const SHORT_STEPS: u64 = 12;
 
-/// The text with which the store refuses a process for good.
+/// The text with which the store finally refuses a process.
 pub(crate) const TOOK_OVER: &str = "another process took over";
 
-/// A list that a client read directly, and how fresh the store was at this moment.
+/// A list that a client has read directly, and the state of the store at this moment.
 #[derive(Clone, Debug)]
 pub struct Fresh {
     /// Epoch of the chain record.
@@ -69,9 +66,9 @@ pub struct Fresh {
     pub list: Vec<u64>,
 }
 
-/// One read in N from a replica first brings the replica up to date with its master.
+/// One in this number of reads from a replica first updates the replica to the master's state.
 const REPLICA_SYNCS_EVERY: u64 = 2;
-/// One read in N from a replica leads to a replica of a master that was replaced.
+/// One in this number of reads from a replica goes to a replica of a master that was replaced.
 const REPLICA_OLD_EVERY: u64 = 8;
 
 impl Fresh {
@@ -85,19 +82,18 @@ impl Fresh {
     }
 }
 
-/// A server process's connection to the durable state, which outlives the process.
+/// The connection of a server process to the store's durable state, which outlives the process.
 #[derive(Debug, Default)]
 pub struct SimStore {
     state: Arc<Mutex<State>>,
     link: Option<Link>,
     process: u64,
-    /// This process knows that it once owned the records. Another owner must therefore have come
-    /// later.
+    /// This process knows that it once owned the records. So any other owner must have come later.
     was: bool,
 }
 
 impl SimStore {
-    /// An empty store.
+    /// Returns an empty store.
     #[must_use]
     pub fn new(seed: u64, config: StoreConfig) -> SimStore {
         let mut master = Instance::default();
@@ -117,7 +113,7 @@ impl SimStore {
         }
     }
 
-    /// A connection for another server process.
+    /// Returns a connection for another server process.
     #[must_use]
     pub fn handle(&self) -> SimStore {
         let mut state = self.lock();
@@ -160,14 +156,14 @@ impl SimStore {
         (state.spell, state.config.trouble, state.link_down) = (None, 0, false);
     }
 
-    /// Whether no effect was ever applied.
+    /// Whether the store has never applied an effect.
     #[must_use]
     pub fn is_fresh(&self) -> bool {
         self.lock().data().story.applied_in.is_empty()
     }
 
-    /// The ids whose effects are certain and lasting, with the step of each. A packet store may
-    /// undo, when it is opened, a transaction whose end was not reported.
+    /// Returns the ids whose effects are certain and lasting, each with its step. If a packet store has not reported
+    /// the end of a transaction, the transaction may be undone when the store is opened.
     #[must_use]
     pub fn certainly_applied(&self) -> BTreeMap<u64, u64> {
         let state = self.lock();
@@ -176,7 +172,7 @@ impl SimStore {
         data.story.applied_in.clone()
     }
 
-    /// The effects and refusals so far.
+    /// Returns the effects and refusals so far.
     #[must_use]
     pub fn story(&self) -> Story {
         let state = self.lock();
@@ -193,24 +189,24 @@ impl SimStore {
         story
     }
 
-    /// Numbers of the faults that have happened.
+    /// Returns the number of times that each fault has happened.
     #[must_use]
     pub fn happened(&self) -> BTreeMap<&'static str, u64> {
         self.lock().happened.clone()
     }
 
-    /// The violations that were found since the last call of this method.
+    /// Returns the violations that were found since the last call of this method.
     pub fn take_wrong(&self) -> Vec<String> {
         std::mem::take(&mut self.lock().wrong)
     }
 
-    /// The requests that the store was asked to execute since the last call of this method.
+    /// Returns the requests that the store was asked to execute since the last call of this method.
     pub fn take_asked(&self) -> Vec<Asked> {
         std::mem::take(&mut self.lock().asked)
     }
 }
 
-/// Actions of operators, and of clients with connections of their own.
+/// Actions of operators, and of clients with their own connections.
 impl SimStore {
     /// The connection between the store and its replica is cut.
     pub fn cut_replica(&self) {
@@ -222,9 +218,8 @@ impl SimStore {
         }
     }
 
-    /// Whether the replica, if it were promoted now, would lack confirmed data: updates up to
-    /// `watermark`, or one of `requests`, each of which is the last one of its session. (A session
-    /// may have ended meanwhile.)
+    /// Whether the replica, if it were promoted now, would lack confirmed data: updates up to `watermark`, or one of
+    /// `requests`, which has the last request of each session. A session may have ended meanwhile.
     pub fn would_lack(
         &self,
         watermark: u64,
@@ -239,9 +234,8 @@ impl SimStore {
             })
     }
 
-    /// Promotes the replica. With `close`, the server's connections to the old master are closed;
-    /// the old master lives on in any case. Without `lagging`, the operator makes sure that the
-    /// replica has everything.
+    /// Promotes the replica. With `close`, the server's connections to the old master are closed. The old master keeps
+    /// running in any case. Without `lagging`, the operator makes sure that the replica has all data.
     pub fn promote(&self, close: bool, lagging: bool) {
         let mut state = self.lock();
         let (wait, down) = (state.config.wait, state.link_down);
@@ -274,7 +268,7 @@ impl SimStore {
         self.lock().lagging
     }
 
-    /// The operator goes back to the previous master, which has everything.
+    /// The operator goes back to the previous master, which has all data.
     pub fn go_back(&self) {
         let mut state = self.lock();
         state.instances.pop();
@@ -282,14 +276,13 @@ impl SimStore {
         state.lagging = false;
     }
 
-    /// From now on a master that is replaced takes no writes any more and goes on answering reads;
-    /// its operator ensures this before the replica is promoted.
+    /// From now on, a master that is replaced takes no more writes, and only answers reads. The operator ensures this
+    /// before the replica is promoted.
     pub fn set_stopping_writes(&self) {
         self.lock().stops_writes = true;
     }
 
-    /// A client's own read in one transaction with the shard's records, from the store of this
-    /// name.
+    /// Reads a list for a client, in one transaction with the shard's records, from the store with this name.
     #[must_use]
     pub fn read(&self, name: u64, key: u8, now: Time) -> Option<Fresh> {
         let state = self.lock();
@@ -300,8 +293,8 @@ impl SimStore {
         Fresh::of(&state.instances[at].data, key)
     }
 
-    /// A client's own read from a replica: usually of the present master, sometimes of one that was
-    /// replaced. The replica has the present or an earlier state of its master.
+    /// Reads a list for a client from a replica: usually a replica of the present master, sometimes of a replaced
+    /// master. The replica has the present or an earlier state of its master.
     #[must_use]
     pub fn read_replica(&self, key: u8) -> Option<Fresh> {
         let mut state = self.lock();
@@ -315,8 +308,8 @@ impl SimStore {
         Fresh::of(instance.apart.as_ref()?, key)
     }
 
-    /// An operation on a client's own connection to the store of this name. Returns the reply, if
-    /// there is one, and whether this store is no master any more.
+    /// Executes an operation on a client's own connection to the store with this name. Returns the reply, if there is
+    /// one, and whether this store is no longer the master.
     pub fn direct(&self, name: u64, operation: Operation, now: Time) -> (Option<Reply>, bool) {
         let mut state = self.lock();
         let Some(at) = state.instances.iter().position(|i| i.name == name) else {

@@ -1,8 +1,8 @@
 //! Payloads and replies of the simulated store. The protocol does not interpret them.
 //!
-//! A payload is a letter, a key, an id and padding; a reply shows a list, names a store, or says
-//! that something was refused or may have happened. Padding makes long payloads and replies travel
-//! in fragments; the readers check all of the padding.
+//! A payload consists of a letter, a key, an id and padding. A reply contains a list or the name of a store, or says
+//! that the operation was refused or may have happened. Because of the padding, long payloads and replies are sent in
+//! fragments. The readers check all of the padding.
 
 use bytes::Bytes;
 use pmnet_proto::Random;
@@ -11,22 +11,22 @@ use pmnet_wire::command::{Form, Protocol, preamble};
 /// The effect and the reply of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// Appends its id. An update.
+    /// An update that appends its id.
     Append,
-    /// Appends its id and replies the list. A bypass.
+    /// A bypass that appends its id, and replies the list.
     AppendRead,
-    /// Appends its id if the list has an even length, and replies the list in any case. A bypass.
+    /// A bypass that appends its id if the list has an even length, and replies the list in any case.
     AppendIfEven,
-    /// Replies the list.
+    /// A bypass that replies the list.
     Read,
-    /// Delivers its id to subscribers and replies the list, without a change of data. A bypass that
-    /// is executed at most once.
+    /// A bypass that delivers its id to subscribers and replies the list, without a change of data. It is executed at
+    /// most once.
     Publish,
-    /// Runs code that never ends, until a client kills it.
+    /// A bypass that runs code that never ends, until a client kills it.
     Hang,
-    /// Replies the name of the store: the barrier before an operation on a client's own connection.
+    /// A bypass that replies the name of the store: the barrier before an operation on a client's own connection.
     Name,
-    /// Has no effect: a session's fence, whose payload the protocol defines.
+    /// A session's fence: a bypass without an effect, whose payload the protocol defines.
     Fence,
 }
 
@@ -63,7 +63,7 @@ fn pad(out: &mut Vec<u8>, size: usize, seed: u64) {
 }
 
 impl Operation {
-    /// The payload, padded to `size` bytes with a pattern that follows from the id.
+    /// Returns the payload, padded to `size` bytes with a pattern that depends on the id.
     #[must_use]
     pub fn payload(self, size: usize) -> Bytes {
         let letter = LETTERS.iter().find(|(act, _)| *act == self.act);
@@ -85,7 +85,7 @@ impl Operation {
         })
     }
 
-    /// Whether the id stands in the list once the operation has taken effect.
+    /// Whether the operation may append its id to the list.
     #[must_use]
     pub const fn appends(self) -> bool {
         matches!(self.act, Act::Append | Act::AppendRead | Act::AppendIfEven)
@@ -100,7 +100,7 @@ impl Operation {
             });
         }
         let operation = Operation::peek(payload)?;
-        // The payload must be exactly what the client sent: fragments in order, none missing.
+        // The payload must be exactly the client's payload, with all fragments in order.
         (operation.payload(payload.len()) == payload).then_some(operation)
     }
 }
@@ -112,14 +112,14 @@ pub enum Reply {
     List(Vec<u64>),
     /// The operation was refused and had no effect.
     Refused,
-    /// The script failed after its first effect: the operation may have happened, and will not be
-    /// tried again.
+    /// The script failed after its first effect. The operation may have happened, and will not be executed again.
     Unsure,
     /// The name of the store that answered.
     Store(u64),
 }
 
-/// First bytes of replies that are no lists. The length of a list never begins with one of them.
+/// First bytes of replies that are not lists. A reply with a list begins with the list's length, which never begins
+/// with one of these bytes.
 const REFUSED: u8 = b'E';
 const UNSURE: u8 = b'U';
 const STORE: u8 = b'S';

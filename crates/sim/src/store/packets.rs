@@ -1,9 +1,10 @@
-//! The packet store (crate `packet-store`) under the store of lists, on a medium that forgets.
+//! The packet store (crate `packet-store`) that keeps the data of the store of lists, on a medium that loses stores in
+//! a crash.
 //!
-//! Fault model: the machine dies in the middle of any persist of a transaction, of packing, or of a
-//! recovery. Each start of a server process opens an image in which each word that was not
-//! persisted has its old or its new content. The contents must be those after the last answered
-//! transaction, or those after the transaction whose end was not reported.
+//! Fault model: the computer dies in the middle of any persist of a transaction, of packing, or of a recovery. After
+//! that, the next server process opens an image in which each word that was not persisted has its old or its new
+//! content. The store must then have the contents after the last answered transaction, or the contents after the
+//! transaction whose end was not reported.
 
 use super::operation::{Act, Reply};
 use super::redis::{Data, Ran};
@@ -29,10 +30,9 @@ const GEOMETRY: Geometry = Geometry {
 const LISTS: u8 = 0;
 /// First byte of the keys of the protocol's records.
 const RECORDS: u8 = 0xff;
-/// Number of bytes that are packed after each transaction.
+/// Maximum number of bytes that are packed after each transaction.
 const PACKED_BYTES: usize = 16 << 10;
-/// Number of persists of a transaction and the packing after it. A fuse blows in one of them, or in
-/// none.
+/// Number of persists of a transaction and of the packing after it. A fuse blows in one of these persists, or in none.
 const TRANSACTION_PERSISTS: u64 = 5;
 /// Number of persists of a recovery, plus one.
 const RECOVERY_PERSISTS: u64 = 4;
@@ -43,7 +43,7 @@ type Content = (BTreeMap<u8, Vec<u64>>, BTreeMap<RecordKey, Bytes>);
 /// A packet store and its medium.
 pub(super) struct Packets {
     handle: Handle,
-    /// The open store; `None`: it must be opened first.
+    /// The open store; `None`: the store must be opened first.
     map: Option<PacketStore<SimMedia>>,
     /// The contents before a transaction whose end was not reported.
     before: Option<Data>,
@@ -56,7 +56,7 @@ impl std::fmt::Debug for Packets {
 }
 
 impl Packets {
-    /// An empty store.
+    /// Returns an empty store.
     pub(super) fn new(uuid: u64) -> Packets {
         let handle = Handle::blank(Kind::Forgetful, GEOMETRY.image_bytes());
         let identity = Identity {
@@ -71,7 +71,7 @@ impl Packets {
         }
     }
 
-    /// Opens the store, as a process does that starts after the machine died.
+    /// Opens the store like a process that starts after the death of the computer.
     fn open(&mut self, random: &mut Random) -> Result<Content, OpenError> {
         if let Some(map) = self.map.take() {
             self.handle.crash(&map.into_media(), random);
@@ -106,8 +106,8 @@ impl Packets {
         map.pack_step(PACKED_BYTES).map(drop)
     }
 
-    /// The contents before a transaction whose end is not reported yet: the next open finds these
-    /// contents, or those after the transaction.
+    /// Returns the contents before a transaction whose end is not reported yet. The next open must find these contents,
+    /// or the contents after the transaction.
     pub(super) fn before(&self) -> Option<&Data> {
         self.before.as_ref()
     }
@@ -161,13 +161,13 @@ fn is_content_of(content: &Content, data: &Data) -> bool {
     content.0 == data.story.lists && content.1 == data.records
 }
 
-/// The steps in a world with a packet store.
+/// The steps of a store in a world with a packet store.
 impl State {
     fn random(&mut self) -> Random {
         Random::new(self.draw())
     }
 
-    /// Lets the machine die in one of the next persists, by chance.
+    /// By chance, makes the computer die in one of the next persists.
     fn light_fuse(&mut self, persists: u64) -> bool {
         let every = self.config.trouble;
         let dies = self.spell.is_some() || every > 0 && self.draw().is_multiple_of(every);
@@ -231,7 +231,7 @@ impl State {
         match committed {
             Ok(()) => Ok(done),
             Err(Error::Media(_)) if blown => {
-                // The machine is dead: its memory is lost.
+                // The computer is dead, and its memory is lost.
                 packets.map = None;
                 packets.before = before;
                 self.happened("packet store: died in a transaction");
@@ -311,7 +311,7 @@ mod tests {
         SimStore::new(7, config)
     }
 
-    /// Update `id`, with a watermark beside it.
+    /// Returns a batch with update `id` and a watermark.
     fn batch(id: u64) -> Batch {
         let operation = Operation {
             act: Act::Append,

@@ -1,5 +1,4 @@
-//! One Redis server: its data, and its execution of scripts, transactions, and clients' own
-//! commands.
+//! One Redis server: its data, and how it executes scripts, transactions, and clients' own commands.
 
 use super::operation::{Act, Operation, Reply};
 use super::trouble::Trouble;
@@ -10,15 +9,16 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The effects and refusals of a store, for the checkers.
 #[derive(Clone, Debug, Default)]
 pub struct Story {
-    /// The lists at the end.
+    /// The final lists.
     pub lists: BTreeMap<u8, Vec<u64>>,
-    /// The step in which each id was last applied.
+    /// For each id, the step in which it was last applied.
     pub applied_in: BTreeMap<u64, u64>,
-    /// The step in which each session was removed.
+    /// For each removed session, the step in which it was removed.
     pub ended_in: BTreeMap<u64, u64>,
-    /// How often each id was delivered to the subscribers of one Redis.
+    /// For each id, the number of times that one Redis delivered it to subscribers.
     pub delivered: BTreeMap<u64, u64>,
-    /// Ids that one Redis refused, and that neither it nor a Redis whose records it took over had delivered.
+    /// Ids that one Redis has refused although it had not delivered them, and no Redis whose records it took over had
+    /// delivered them.
     pub refused: BTreeSet<u64>,
     /// Number of effects that differ from what a client sent.
     pub malformed: u64,
@@ -30,12 +30,12 @@ pub struct Story {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Data {
     pub(super) records: BTreeMap<RecordKey, Bytes>,
-    /// The load (of a server process) that owns the records.
+    /// The load, by a server process, that owns the records.
     pub(super) owner: u64,
     pub(super) story: Story,
-    /// Ids that earlier masters delivered, as far as this one took over their records.
+    /// Ids that earlier masters had delivered, as far as this Redis took over their records.
     pub(super) delivered_before: BTreeSet<u64>,
-    /// The changes since the last durable state; `None` if they are not tracked.
+    /// The changes since the last durable state; `None`: changes are not tracked.
     pub(super) changed: Option<Changed>,
 }
 
@@ -60,7 +60,7 @@ impl Data {
             .map_or(0, u64::from_be_bytes)
     }
 
-    /// The id of the last state-changing bypass of a session (0: none), as its record says.
+    /// Returns the id of the last state-changing bypass in a session's record; 0: none.
     pub(super) fn request_of(&self, session: u64) -> u64 {
         let key = [b"reply/", &session.to_be_bytes()[..]].concat();
         self.records
@@ -119,10 +119,10 @@ impl Data {
     }
 }
 
-/// A command that Redis received on a connection that was given up, and executes later.
+/// A command that Redis has received on an abandoned connection, and executes later.
 #[derive(Clone, Debug)]
 pub(super) enum Command {
-    /// A load that becomes the owner, if the owner is still `before`.
+    /// A load that makes `owner` the owner of the records, if the owner is still `before`.
     Claim { before: u64, owner: u64 },
     /// A batch.
     Batch(Batch),
@@ -134,13 +134,13 @@ pub(super) enum Command {
 #[derive(Clone, Debug)]
 pub(super) struct Late {
     pub(super) command: Command,
-    /// The owner and the watermark under which the command was sent.
+    /// The owner and the watermark with which the command was sent.
     pub(super) guard: Guard,
-    /// Number of calls of any process until the command runs.
+    /// Number of calls, by any process, until the command is executed.
     pub(super) calls_left: u64,
 }
 
-/// The state that the sender saw. If it has changed, the command has no effect.
+/// The state of the records that the sender knew. If this state has changed, the command has no effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Guard {
     pub(super) owner: u64,
@@ -156,13 +156,13 @@ impl Guard {
 /// A Redis server.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Instance {
-    /// A unique number, as the run id of Redis.
+    /// Unique number of the server, like the run id of Redis.
     pub(super) name: u64,
     pub(super) data: Data,
     pub(super) late: Vec<Late>,
-    /// The data of its replica, if the replica lags.
+    /// The data of the replica, if the replica is behind.
     pub(super) behind: Option<Data>,
-    /// The data of a replica from which clients read: it lags by any amount, and is never promoted.
+    /// The data of a replica from which clients read. This replica may be far behind, and is never promoted.
     pub(super) apart: Option<Box<Data>>,
 }
 
@@ -171,14 +171,13 @@ pub(super) struct Instance {
 pub(super) enum Ran {
     /// The script ran to its end, with this reply.
     Replied(Reply),
-    /// The script had no effect, or its effect is unknown; no reply.
+    /// There is no reply. The script had no effect, or its effect is unknown.
     NoReply(&'static str),
 }
 
 impl Instance {
-    /// Runs a request of one operation in one script. With `record_first`, a record that says
-    /// "begun" is written before the first effect. A failure after this effect is then not taken
-    /// for a request that never happened.
+    /// Runs a request of one operation in one script. With `record_first`, a record that says "begun" is written before
+    /// the first effect. So after a failure, the server knows that the request may have had an effect.
     pub(super) fn script(
         &mut self,
         operation: Operation,
@@ -188,7 +187,7 @@ impl Instance {
         (step, size): (u64, usize),
     ) -> Ran {
         let Some((key, prefix)) = &request.record else {
-            // A read: faults that prevent writes do not matter to it.
+            // This is a read, so faults that prevent writes do not matter.
             return match trouble {
                 Some(
                     Trouble::Unreached
@@ -222,7 +221,7 @@ impl Instance {
         }
         self.data.effect(operation, step);
         let reply = match trouble {
-            // The broken rule: the error of the last write is taken for "nothing has happened".
+            // The broken rule: if the last write fails, the server assumes that the request had no effect.
             Some(Trouble::WritesRefused | Trouble::RecordsRefused) => {
                 return Ran::NoReply(trouble.map_or("", Trouble::words));
             }

@@ -1,5 +1,5 @@
-//! The durable state behind every connection, and how it answers a server: the steps of a load, a
-//! batch and a request, each of which may fail.
+//! The durable state of the store, and its answers to a server: the steps of a load, a batch and a request, each of
+//! which may fail.
 
 use super::operation::{Act, Operation};
 use super::packets::Packets;
@@ -13,23 +13,24 @@ use pmnet_proto::{Random, Time};
 use pmnet_server::{Batch, RecordKey, Request, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Without atomic steps, one batch in N is torn.
+/// If atomic steps are switched off, one in this number of batches is torn.
 const TORN_EVERY: u64 = 20;
-/// A command that was given up runs within this many calls of the store.
+/// Maximum number of calls of the store until a command of an abandoned connection is executed.
 const LATE_CALLS_MAX: u64 = 12;
-/// An owner is a process, and a number below this bit.
+/// Number of low bits in the number of an owner. They are the number of the load; the bits above them are the number of
+/// the process.
 const PROCESS_SHIFT: u32 = 32;
-/// Maximum number of waiting commands that were given up.
+/// Maximum number of waiting commands of abandoned connections.
 const LATE_MAX: usize = 64;
-/// On average one request in this number begins a new group. The replies of a group wait for each other.
+/// On average, one in this number of requests begins a new group of requests, which are answered together.
 const GROUP_EVERY: u64 = 6;
-/// Longest time for which code that never ends runs until a client kills it.
+/// Longest time until a client kills code that never ends.
 const HANG_MAX: Nanos = 40 * MILLISECOND;
 
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) config: StoreConfig,
-    /// The first master, then each promoted replica.
+    /// The first master, and then each promoted replica.
     pub(super) instances: Vec<Instance>,
     /// Index of the instance to which the server connects.
     pub(super) address: usize,
@@ -52,7 +53,7 @@ pub(super) struct State {
     pub(super) malformed: u64,
     /// The rule that this store breaks.
     pub(super) broken: Option<Place>,
-    /// Hashes of the applied operations, if the broken rule takes hashes for identities.
+    /// Hashes of the applied operations, if the broken rule identifies updates by hashes.
     pub(super) hashes: BTreeSet<u16>,
     pub(super) happened: BTreeMap<&'static str, u64>,
     pub(super) asked: Vec<Asked>,
@@ -62,7 +63,7 @@ pub(super) struct State {
     pub(super) wrong: Vec<String>,
 }
 
-/// A request that the store was asked to execute, and whether it has a reply.
+/// The state of a request that the store was asked to execute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// The request was begun.
@@ -76,7 +77,7 @@ pub enum Asked {
 pub(super) struct Link {
     pub(super) at: usize,
     pub(super) guard: Guard,
-    /// Whether it has become the owner of the records.
+    /// Whether the connection's process has become the owner of the records.
     pub(super) owns: bool,
 }
 
@@ -132,7 +133,8 @@ impl State {
         Some(trouble)
     }
 
-    /// Without the rule of identity, an operation with the hash of another one is taken for that one.
+    /// Whether an operation is wrongly taken for an earlier operation, because both have the same hash and
+    /// [`Place::Identity`] is switched off.
     fn is_taken_for_another(&mut self, payload: &[u8]) -> bool {
         let [high, low, ..] = pmnet_wire::crc(payload).to_be_bytes();
         self.breaks(Place::Identity) && !self.hashes.insert(u16::from_be_bytes([high, low]))
@@ -161,7 +163,7 @@ impl State {
         Ok(link)
     }
 
-    /// Gives a connection up; Redis executes this command later.
+    /// Gives up a connection. Redis will execute this command later.
     fn give_up(&mut self, at: usize, command: Command, guard: Guard) {
         let calls_left = self.draw() % LATE_CALLS_MAX;
         let late = &mut self.instances[at].late;
@@ -248,7 +250,7 @@ impl State {
         true
     }
 
-    /// From now on the replica gets nothing more.
+    /// From now on the replica gets no changes.
     fn leave_behind(&mut self, at: usize) {
         let data = self.instances[at].data.clone();
         self.instances[at].behind.get_or_insert(data);
@@ -262,7 +264,8 @@ impl State {
         trouble: Option<Trouble>,
     ) -> Result<(), StoreError> {
         let broken = self.breaks(Place::Replicas) || self.breaks(what);
-        // A master that was replaced has no replica any more, and one whose replica is cut off waits for it.
+        // A replaced master has no replica any more, and a master whose replica is cut off waits for the replica
+        // without success.
         let alone = self.config.wait && (at != self.address || self.link_down);
         if (alone || trouble == Some(Trouble::NotReplicated)) && !broken {
             return Err(retry(Trouble::NotReplicated.words()));
@@ -315,9 +318,8 @@ impl State {
                 };
                 self.give_up(at, claim, link.guard);
             }
-            // While Redis refuses writes, the records are only read. A process that never owned the
-            // records does not read them in this state: the owner before it may go on writing, and
-            // this process would not know how far.
+            // While Redis refuses writes, a load only reads the records. A process that never owned the records does
+            // not read them in this state. The previous owner may still write, and this process would not learn of it.
             Some(Trouble::WritesRefused)
                 if !self.config.wait && (was || self.breaks(Place::OwnRecords)) =>
             {
@@ -423,8 +425,8 @@ impl State {
             match self.instances[at].script(operation, request, trouble, record_first, step) {
                 Ran::Replied(reply) => group.push(reply.bytes(size)),
                 Ran::NoReply(words) => {
-                    // The server's connection is given up. The commands that follow on this
-                    // connection were sent already.
+                    // The server's connection is abandoned. The following commands were already sent on this
+                    // connection.
                     let is_late = trouble == Some(Trouble::Late);
                     let from = index + usize::from(!is_late);
                     if self.config.steps && (is_late || self.draw().is_multiple_of(2)) {

@@ -1,8 +1,7 @@
 //! Faults between a server and its Redis, step by step.
 //!
-//! A request that changes state is a script: it arrives, writes its record ("begun"), has its
-//! effects, and writes the reply into the record; then the server waits until the script's writes
-//! are as durable as configured.
+//! A request that changes state is a script. The script arrives, writes its record ("begun"), has its effects, and
+//! writes the reply into the record. Then the server waits until the script's writes are as durable as configured.
 //!
 //! | step | what goes wrong there |
 //! |---|---|
@@ -43,7 +42,7 @@ impl Trouble {
         Trouble::ReplyLost,
     ];
 
-    /// The name of the fault, for counters and errors.
+    /// Returns the name of the fault, for counters and errors.
     pub(super) const fn words(self) -> &'static str {
         match self {
             Trouble::Unreached => "store: connection lost before",
@@ -64,14 +63,14 @@ impl Trouble {
 /// A fault that lasts for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spell {
-    /// Each call has a fault of its own.
+    /// For each call a fault is drawn.
     Storm,
-    /// Each call has this fault.
+    /// All calls have this fault.
     Lasting(Trouble),
 }
 
 impl Spell {
-    /// Draws a spell; in half of the cases each call has a fault of its own.
+    /// Draws a spell. In half of the cases it is a [`Spell::Storm`].
     pub(super) fn any(draw: u64) -> Spell {
         match draw % 8 {
             0..=3 => Spell::Storm,

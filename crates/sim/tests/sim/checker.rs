@@ -1,4 +1,4 @@
-//! Tests of the checkers: histories with one error each, and the text that the checker must report.
+//! Tests of the checkers: each test has a history with one error, and the text that the checker must report.
 
 use pmnet_proto::Time;
 use pmnet_sim::check::{History, Observed, Result, check};
@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const KEY: u8 = 1;
 
-/// A call of one session: appends `id` if there is one, from `invoked` to `returned`.
+/// A call of one session. If there is an `id`, the call appends it. `times`: times of call and return.
 fn call(session: (usize, u32), id: Option<u64>, times: (u64, u64), result: Result) -> Observed {
     let answered = matches!(result, Result::Done | Result::Read(_));
     Observed {
@@ -29,7 +29,7 @@ fn read(session: (usize, u32), seen: &[u64], times: (u64, u64)) -> Observed {
     call(session, None, times, Result::Read(seen.to_vec()))
 }
 
-/// A call that acts and changes no data.
+/// A call that delivers a message and changes no data.
 fn delivery(id: u64, result: Result) -> Observed {
     Observed {
         published: Some(id),
@@ -40,8 +40,8 @@ fn delivery(id: u64, result: Result) -> Observed {
 const A: (usize, u32) = (1, 1);
 const B: (usize, u32) = (2, 1);
 
-/// A history of two clients without an error: A appends 1 and 2, B appends 3 while 2 is under way,
-/// then a client reads all.
+/// A history of two clients without an error: client A appends 1 and 2, client B appends 3 while 2 is under way, and
+/// then a client reads the list.
 fn good() -> History {
     let mut history = History {
         calls: vec![

@@ -1,4 +1,4 @@
-//! The simulator: its worlds, its checkers, and seeds of worlds that once showed a fault.
+//! The simulator: its worlds, its checkers, and the seeds of worlds that once revealed a fault.
 
 mod checker;
 mod regressions;

@@ -1,6 +1,5 @@
-//! Seeds that once showed a fault, by name. A seed means this world only as long as the draws of
-//! `config` and `world` stay as they are. When they change, search for new seeds with the fix
-//! undone.
+//! Seeds of worlds that once revealed a fault. A seed gives the same world only while the draws in `config` and `world`
+//! stay unchanged. After a change of the draws, undo each fix and search for a new seed that reveals the fault.
 
 use pmnet_sim::{Plan, Without, World};
 
@@ -21,9 +20,9 @@ fn wide(seed: u64) {
     assert_eq!(report.violations, Vec::<String>::new(), "seed {seed}");
 }
 
-/// The head ended a silent session; its END took the seq that the client gave to its next update.
-/// The update was answered as a duplicate and acknowledged with the commit of the END, although no
-/// device had logged it. Found: acknowledged and lost.
+/// The head ended a silent session, and its END took the seq of the client's next update. The head answered this update
+/// as a duplicate, and acknowledged it with the commit of the END, although no device had logged it. Found:
+/// acknowledged and lost.
 #[test]
 fn an_update_is_not_acknowledged_by_the_end_of_its_session() {
     for seed in [16, 20, 30, 43] {
@@ -31,9 +30,9 @@ fn an_update_is_not_acknowledged_by_the_end_of_its_session() {
     }
 }
 
-/// The path of the next device is a suffix of the chain. When the head was lost and the operator
-/// had stated it, the survivor was still taken for a returning follower, and the chain had no head
-/// any more. Found: no service after everything was repaired.
+/// The path of the next device is a suffix of the chain. After the head was lost and the operator had stated this, the
+/// server still took the remaining device for a restarted follower. So the chain had no head. Found: no service after
+/// all repairs.
 #[test]
 fn a_lost_head_is_replaced() {
     for seed in [22, 37, 101] {
@@ -41,35 +40,36 @@ fn a_lost_head_is_replaced() {
     }
 }
 
-/// Each progress report that was lower than the last one was taken for a restarted server. Reports
-/// overtake each other, and every fragment sent again caused one more. Found: four million packets
-/// for one long bypass (now some thirty thousand events for the whole world).
+/// If a PROGRESS was lower than the previous one, the client assumed that the server had restarted. But these packets
+/// can overtake each other, and every repeated fragment caused another PROGRESS. Found: four million packets for one
+/// long bypass. Today the whole world has about thirty thousand events.
 #[test]
 fn overtaken_progress_does_not_start_a_transfer_over() {
     clean(119, 100_000);
     clean(635, 100_000);
 }
 
-/// A long bypass after more updates than the window admits was refused fragment by fragment, and
-/// sent again for each refusal. Found: an event storm.
+/// A long bypass followed more updates than the window admits. The head refused each of its fragments, and for each
+/// refusal the client sent the bypass again. Found: a storm of packets.
 #[test]
 fn a_bypass_waits_for_the_updates_before_it() {
     clean(1241, 15_000);
     clean(1485, 15_000);
 }
 
-/// A head stamped a bypass with its last order, which was that of an update that was not durable.
-/// The head died, other updates got this order, and the barrier was reached: the bypass was
-/// executed before the update that its client had sent first. Found: session order broken.
+/// A head stamped a bypass with its last order, whose update was not durable yet. The head died, and another update got
+/// this order. So the barrier was reached, and the bypass was executed before an earlier update of its client. Found:
+/// effects of a session out of order.
 #[test]
 fn a_bypass_never_runs_before_lost_updates_of_its_session() {
     clean(22698, u64::MAX);
     clean(38733, u64::MAX);
 }
 
-/// A device that was still recovering relayed the RECOVER of a new head with "my log is empty",
-/// then became the head of the old chain, and filled orders that the new head gave to others. It
-/// answered "durable" for them, and the new head never sent its own. Found: acknowledged and lost.
+/// A device that was still recovering passed on the RECOVER of a new head, and stated that its own log was empty. Then
+/// the device became the head of the old chain, and gave orders to updates. The new head gave these orders to other
+/// updates. The device reported the orders as durable, so the new head never sent its entries. Found: acknowledged and
+/// lost.
 #[test]
 fn an_empty_log_stays_empty_while_a_new_head_joins() {
     for seed in [2841, 2879, 6641, 7489, 9914] {
@@ -78,9 +78,9 @@ fn an_empty_log_stays_empty_while_a_new_head_joins() {
     }
 }
 
-/// A client gave a bypass up and went to the store on a connection of its own, behind a barrier.
-/// The server restarted and knew nothing of the barrier, which is a read: a late copy of the bypass
-/// was executed. Found: session order broken.
+/// A client gave up a bypass, and then sent an operation to the store on its own connection, after a barrier. A barrier
+/// is a read, so the restarted server did not remember it, and executed a late copy of the bypass. Found: effects of a
+/// session out of order.
 #[test]
 fn nothing_goes_direct_while_an_earlier_call_can_arrive() {
     wide(2352);
@@ -94,25 +94,24 @@ fn nothing_goes_direct_while_an_earlier_call_can_arrive() {
     assert!(found.contains("session order broken"), "{found}");
 }
 
-/// A log showed an update (HIT), and then was lost, as the operator declared. In the next epoch a
-/// late copy of the update arrived. The checker excused the late update, but not the read that had
-/// seen it before the loss.
+/// A head showed an update by a HIT. Then its log was lost, and the operator declared the loss. In the next epoch a
+/// late copy of the update arrived. The checker accepted the late update, but not the read that had seen the update
+/// before the loss.
 #[test]
 fn what_a_lost_log_had_shown_may_come_again_later() {
     wide(62478);
 }
 
-/// A head asked for the second part of a session table. The server had been restarted, and its
-/// table had only one part by then: it did not answer a question for the second part, and the head
-/// never served again.
+/// A head asked for the second part of a session table. The server had restarted, and its table now had only one part.
+/// The server did not answer a question for a second part, so the head never served again.
 #[test]
 fn a_part_of_a_table_that_became_shorter_is_not_asked_for_ever() {
     wide(99218);
 }
 
-/// A head that was left out of its chain, with no device after it that could tell it, went on to
-/// answer PONG, NACK and NOT_LOGGED. A client that had not heard of the new chain took these for
-/// answers, so it asked no other device. Found: no service after everything was healed.
+/// A head was left out of its chain, and no device could tell it so. It still answered with PONG, NACK and NOT_LOGGED.
+/// A client that did not know the new chain accepted these answers, and asked no other device. Found: no service after
+/// all repairs.
 #[test]
 fn a_head_that_was_left_out_does_not_keep_its_clients() {
     for seed in [33953, 81444, 85287, 87079] {
@@ -120,17 +119,17 @@ fn a_head_that_was_left_out_does_not_keep_its_clients() {
     }
 }
 
-/// A replica that lagged was promoted after the old master had delivered a message, and refused
-/// that message. The old master's record was gone, so the client was told the truth about its
-/// present store. Found: failed and delivered.
+/// The old master had delivered a message. Then a replica that was behind was promoted, and refused this message. The
+/// old master's record was lost, so the refusal was right for the present store. Found: reported as failed, and
+/// delivered.
 #[test]
 fn a_message_of_a_lost_master_may_be_refused_by_the_next() {
     clean(79321, 2_000_000);
 }
 
-/// All devices were lost while a packet store died in the transaction of an acknowledged update:
-/// the transaction was undone when the store was opened. The checker took the update for applied,
-/// and so for one that the declared loss could not have removed. Found: acknowledged and lost.
+/// A packet store died in the transaction of an acknowledged update, and all devices were lost. When the store was
+/// opened, the transaction was undone. The checker counted the update as applied, so the declared loss did not excuse
+/// it. Found: acknowledged and lost.
 #[test]
 fn what_a_store_undoes_at_its_start_a_declared_loss_may_take() {
     let plan = Plan {
@@ -143,35 +142,33 @@ fn what_a_store_undoes_at_its_start_a_declared_loss_may_take() {
     }
 }
 
-/// A server began while Redis refused all writes, and read the records without owning them. The
-/// earlier server went on to write them. Found: a device that asked the new server was told an old
-/// watermark, and ended ("the store lost data").
+/// A server started while Redis refused all writes, and read the records without owning them. The earlier server still
+/// changed the records. Found: the new server told a device an old watermark, and the device stopped ("the store lost
+/// data").
 #[test]
 fn nothing_is_told_from_records_that_another_server_owns() {
     wide(8378);
 }
 
-/// A device that had been given up came back as the next hop of a head with an empty log, opened
-/// sessions before it was left out once more, and was refused. The head that had let it pass admits
-/// nothing until it is started again, and no operator started it. Found: no service after
-/// everything was healed. (Today the device reports what it waits for.)
+/// A device that was given up asked, through a head with an empty log, to become the new head before it, and was
+/// refused later. The old head had passed the question on, so it admitted nothing until it was started again, and no
+/// operator did so. Found: no service after all repairs. (Today the waiting device reports the reason.)
 #[test]
 fn a_head_whose_new_head_was_refused_is_started_again() {
     wide(88451);
 }
 
-/// The end of a device's log was damaged while the device was off, and the only other device was
-/// lost before the first one had that end again: two losses at once, which a chain of two does not
-/// survive. The world had checked the other devices only when it did the damage. Found:
-/// acknowledged and lost.
+/// The end of a device's log was damaged while the device was off. The only other device was lost before the first
+/// device had its entries again. A chain of two does not survive these two losses. The world had checked the other
+/// device only at the moment of the damage. Found: acknowledged and lost.
 #[test]
 fn whose_log_lost_its_end_does_not_have_everything() {
     wide(11033);
 }
 
-/// A device takes a damaged packet for foreign traffic and passes it on, also on a path that
-/// carries only shorter packets. A call whose caller gave up is still sent in its original
-/// fragments after the path has shrunk. The world took both for violations.
+/// Two kinds of packets may be longer than their path carries. A device passes on a damaged packet like foreign
+/// traffic. A call whose caller has given up is still sent in its original fragments when the path begins to carry
+/// less. The world reported both as violations.
 #[test]
 fn what_may_be_longer_than_its_path() {
     for seed in [31353, 34328, 42527, 195830] {
@@ -179,7 +176,7 @@ fn what_may_be_longer_than_its_path() {
     }
 }
 
-/// After its path had shrunk, a device went on to ask with the longest question
+/// After its path had begun to carry less, a device still sent RECOVERs of the largest size
 /// (`a_question_becomes_shorter_when_the_path_does`).
 #[test]
 fn a_question_keeps_to_the_path() {

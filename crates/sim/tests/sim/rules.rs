@@ -1,5 +1,5 @@
-//! The names of rules and cells. `pmnet-sim --without all` (`make rules`, `make test`) shows that
-//! the absence of each rule is noticed.
+//! The names of rules and cells. `pmnet-sim --without all` (`make rules`, `make test`) tests that the absence of each
+//! rule is found.
 
 use pmnet_sim::Without;
 use pmnet_sim::cells::Cell;
@@ -22,8 +22,7 @@ fn rules_and_cells_have_names() {
     assert!(error.contains("server-crash"), "{error}");
 }
 
-/// Returns the names in back quotes that follow this word in a row: model, simulator, mutants,
-/// tests.
+/// Returns the names in back quotes that follow this word in a row. The words are: model, simulator, mutants, tests.
 fn named<'a>(rows: &[&'a str], word: &str) -> BTreeSet<&'a str> {
     let parts = rows.iter().flat_map(|row| row.rsplit(" | ").next());
     let parts = parts.flat_map(|cell| cell.split("; "));

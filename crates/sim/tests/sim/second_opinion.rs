@@ -1,10 +1,10 @@
-//! Checks the histories of simulated worlds with the checker for real runs: the search of Wing,
-//! Gong and Lowe, which does not know lists (`docs/internals/histories.md`).
+//! Checks the histories of simulated worlds with the checker for real runs. This checker uses the search of Wing, Gong
+//! and Lowe, and does not know lists (`docs/internals/histories.md`).
 //!
-//! A list becomes a register: an append writes its id, a read returns the last id. Operations that
-//! never took effect by the store's own account are left out. Operations that a declared loss may
-//! have removed have an unknown outcome. If a hundred appends are under way at once, the search
-//! reaches its bound: such keys count as undecided, and most keys must be decided.
+//! A list becomes a register: an append writes its id, a read returns the last id. Operations that never took effect
+//! according to the store are left out. Operations that a declared loss may have removed have an unknown outcome. If
+//! very many appends are under way at once, the search reaches its bound, and the key counts as undecided. Most keys
+//! must be decided.
 
 use pmnet_history::{Action, Limits, Operation, Report, Verdict, check};
 use pmnet_sim::check::{History, Result};
@@ -39,7 +39,7 @@ fn operations(history: &History) -> Vec<Operation> {
             returned: call.returned.filter(|_| !excused).map(|at| at.0),
         });
     }
-    // A last read after the end of all calls.
+    // A last read of each list, after the end of all calls.
     for (key, list) in lists {
         operations.push(Operation {
             client: 0,
@@ -76,7 +76,7 @@ fn worlds_that_are_right_are_linearizable_to_the_other_checker_too() {
     assert!(decided > 20 * undecided && seen > 5_000);
 }
 
-/// Each violation that this checker finds was found by the simulator's checker, too.
+/// The simulator's checker must also find each violation that this checker finds.
 #[test]
 fn worlds_that_are_wrong_are_wrong_to_both() {
     let without: Without = "barrier".parse().unwrap();

@@ -1,10 +1,9 @@
-//! Worlds without a violation, and the same run every time.
+//! Worlds that must have no violation, and seeds that must give the same run every time.
 
 use pmnet_sim::cells::Cell;
 use pmnet_sim::{Plan, Summary, World, campaign, run, run_with_trace};
 
-/// Events that must have happened in a few hundred worlds; otherwise the worlds test less than they
-/// claim.
+/// Events that must have happened in a few hundred worlds; otherwise the worlds test less than intended.
 const COVERED: &[&str] = &[
     "agents cut off",
     "client fallbacks",
@@ -101,7 +100,7 @@ fn a_thousand_worlds_are_clean_and_see_everything() {
             .map(|cell| cell.to_string())
             .collect()
     };
-    // Some cells are seldom hit, and need more seeds.
+    // Some cells are seldom hit, so more seeds are run until each cell was hit.
     let goes_on = |so_far: &Summary| so_far.seeds < 1000 || !empty(so_far).is_empty();
     let summary = campaign(&Plan::default(), 0, 5000, 2, goes_on);
     assert_eq!(summary.violations, Vec::new());
@@ -126,8 +125,8 @@ fn a_thousand_worlds_are_clean_and_see_everything() {
     assert!(empty.is_empty(), "cells that nothing hit: {empty:?}");
 }
 
-/// The store reports now and then that it is short of space: updates that are then sent as bypasses
-/// keep every promise.
+/// The store sometimes reports that it is short of space. Updates are then sent as bypasses, and every invariant must
+/// still hold.
 #[test]
 fn worlds_with_a_store_that_is_short_of_room_now_and_then() {
     let plan = Plan {
@@ -141,8 +140,8 @@ fn worlds_with_a_store_that_is_short_of_room_now_and_then() {
     assert!(short > 1_000, "{short}");
 }
 
-/// An adversary without a key sees, keeps, changes, redirects and repeats every packet, and none of
-/// these acts has an effect, also while keys change.
+/// An adversary without a key sees, keeps, changes, redirects and repeats packets. None of this may have an effect,
+/// even while keys change.
 #[test]
 fn worlds_with_keys() {
     let plan = Plan {

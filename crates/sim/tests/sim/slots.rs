@@ -1,4 +1,5 @@
-//! Slots that a NIC acknowledges by itself: worlds without a violation, and rules whose absence is noticed.
+//! Worlds with a NIC that acknowledges messages by itself: worlds that must have no violation, and broken rules that
+//! must be found.
 
 use pmnet_sim::slots::{Broken, Seen, run};
 
@@ -27,7 +28,7 @@ fn clean(seeds: u64) {
         "acknowledged {acknowledged}, completions that overtook an earlier slot {overtaken}, RNRs {not_ready}, holes {holes}, turns with a full log {waits}, \
          connections cut {cuts}, cut off at the deadline {cut_off}, losses of power or of the process {crashes}, found in slots {recovered}, sent again {resent}; acknowledged with keys {keyed}"
     );
-    // A client that is dead at the end has not finished its updates.
+    // A client that is dead at the end may not have finished its updates.
     assert!(acknowledged > seeds * 175 && overtaken > 100 && not_ready > 100);
     assert!(keyed > seeds * 50 && forged == 0);
     assert!(

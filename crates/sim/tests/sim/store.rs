@@ -1,5 +1,5 @@
-//! The simulated store behaves as described: a failure leaves an effect together with its record,
-//! or neither; and a command of an old connection has no effect after the next load.
+//! The simulated store behaves as described. After a failure there is an effect with its record, or there is neither. A
+//! command of an old connection has no effect after the next load.
 
 use bytes::Bytes;
 use pmnet_proto::Time;
@@ -9,7 +9,7 @@ use pmnet_sim::store::{Act, Operation, Reply, SimStore, StoreConfig};
 
 const RECORD: &[u8] = b"reply/12345678";
 const PREFIX: &[u8] = b"12345678";
-/// Number of calls within which every command that was given up has run.
+/// Number of calls after which every command of an abandoned connection was executed.
 const CALLS: usize = 30;
 
 fn store(seed: u64, broken: Option<Place>) -> SimStore {
@@ -97,7 +97,7 @@ fn an_effect_has_its_record_and_a_record_its_reply() {
     assert!(unsure > 50 && refused > 20 && nothing > 50 && lost > 50);
 }
 
-/// If the record is written last, an error of its write leaves an effect without a trace.
+/// If the record is written last, and this write fails, there is an effect without a record.
 #[test]
 fn without_its_record_first_an_effect_leaves_no_trace() {
     let count = |act| {
@@ -107,12 +107,12 @@ fn without_its_record_first_an_effect_leaves_no_trace() {
         };
         (0..600).filter(lone).count()
     };
-    // A script that has written data is no longer refused for lack of memory.
+    // Redis does not refuse a script for lack of memory after the script's first write.
     assert!(count(Act::AppendRead) > 10);
     assert!(count(Act::Publish) > count(Act::AppendRead));
 }
 
-/// A promoted replica has all reported writes, and an old connection no longer reports any.
+/// A promoted replica has all reported writes, and no write is reported on an old connection.
 #[test]
 fn a_promoted_replica_has_what_was_reported() {
     for seed in 0..300 {

@@ -73,7 +73,7 @@ fn hear(host: &mut Host, bytes: &Bytes, keys: &ClusterKeys) -> Heard {
     host.hear(bytes, Some(keys), || Some(DEVICES))
 }
 
-/// Both ends until the client has sealed its HELLO.
+/// Returns both ends of a connection, and the client's sealed HELLO.
 fn greeting(key: FrontKey, keys: &ClusterKeys) -> (Caller, Host, Bytes) {
     let (mut caller, knock) = Caller::begin(Some(key), OWN, hello());
     let mut host = Host::default();
@@ -86,7 +86,7 @@ fn greeting(key: FrontKey, keys: &ClusterKeys) -> (Caller, Host, Bytes) {
     (caller, host, hello)
 }
 
-/// Both ends of a connection that is up.
+/// Returns both ends of a connection that is up.
 fn up() -> (Caller, Host) {
     let (mut caller, mut host, sealed) = greeting(web(), &keys());
     assert_eq!(hear(&mut host, &sealed, &keys()), Heard::Message(hello()));
@@ -97,7 +97,7 @@ fn up() -> (Caller, Host) {
     (caller, host)
 }
 
-/// The bytes with one bit changed, and the right checksum.
+/// Returns the bytes with one bit changed, and the right checksum for them.
 fn flipped(bytes: &Bytes, bit: usize) -> Bytes {
     let mut other = *bytes;
     other[bit / 8] ^= 1 << (bit % 8);
@@ -147,7 +147,7 @@ fn keys_beside_none_are_refused_with_the_reason_on_both_sides() {
     assert_eq!(heard, Heard::Refuse(Refusal::HasNoKey));
     let told = keyed.hear(&refused(Refusal::HasNoKey));
     assert_eq!(told, Told::Refused(Refusal::HasNoKey));
-    // A device without keys that says WELCOME, or refuses for another reason, is not believed.
+    // The client does not believe a WELCOME without a MAC, or an unsealed refusal that has nothing to do with keys.
     for message in [welcome().write(), refused(Refusal::Epoch)] {
         let (mut keyed, _) = Caller::begin(Some(web()), OWN, hello());
         assert_eq!(keyed.hear(&message), Told::Unproven);
@@ -156,7 +156,7 @@ fn keys_beside_none_are_refused_with_the_reason_on_both_sides() {
 
 #[test]
 fn another_key_is_refused() {
-    // The id of one front with the key of another one.
+    // This key has the id of one front and the bytes of another front's key.
     let forged = FrontKey::new(web().id(), *front(OLD, "other").bytes());
     let (mut caller, mut host, sealed) = greeting(forged, &keys());
     let heard = hear(&mut host, &sealed, &keys());
@@ -167,7 +167,7 @@ fn another_key_is_refused() {
     };
     let told = caller.hear(&refused.write());
     assert_eq!(told, Told::Refused(Refusal::WrongKey));
-    // And the device's answer is not believed by a client with that key.
+    // A client with that key does not believe the device's answer.
     let (mut caller, mut host, _) = greeting(forged, &keys());
     assert_eq!(caller.hear(&host.write(&welcome())), Told::Unproven);
 
@@ -207,19 +207,19 @@ fn a_recorded_conversation_is_worth_nothing() {
     let (_, knock) = Caller::begin(Some(web()), OWN, hello());
     let (mut caller, mut host, sealed) = greeting(web(), &keys());
     let recorded = host.write(&welcome());
-    // The HELLO, in another connection with the same KNOCK: the device has drawn another nonce.
+    // The HELLO is repeated in another connection with the same KNOCK, for which the device has another nonce.
     let mut other = Host::default();
     let heard = other.hear(&knock, Some(&keys()), || Some([3, 5]));
     assert!(matches!(heard, Heard::Answer(_)));
     let heard = hear(&mut other, &sealed, &keys());
     assert_eq!(heard, Heard::Refuse(Refusal::WrongKey));
-    // The HELLO without a KNOCK, and twice.
+    // The HELLO comes without a KNOCK, and it comes twice.
     let heard = hear(&mut Host::default(), &sealed, &keys());
     assert_eq!(heard, Heard::Refuse(Refusal::NeedsKey));
     assert_eq!(hear(&mut host, &sealed, &keys()), Heard::Message(hello()));
     let heard = hear(&mut host, &sealed, &keys());
     assert_eq!(heard, Heard::Refuse(Refusal::WrongKey));
-    // The WELCOME, to a client that has drawn another nonce.
+    // The WELCOME comes to a client that has another nonce.
     let (mut later, _) = Caller::begin(Some(web()), [1, 3], hello());
     let challenge = Message::Challenge { nonce: DEVICES };
     assert!(matches!(later.hear(&challenge.write()), Told::Answer(_)));
@@ -248,7 +248,7 @@ fn a_bind_and_its_answer_are_good_once_and_in_their_order() {
     assert_eq!(caller.hear(&bound), Told::Unproven);
 }
 
-/// A man in the middle puts in his own QP, byte to read, epoch or number of copies.
+/// A man in the middle could otherwise insert his own QP, byte to read, epoch or number of copies.
 #[test]
 fn each_bit_of_hello_and_welcome_counts() {
     let (caller, host, sealed) = greeting(web(), &keys());
@@ -273,16 +273,16 @@ fn a_session_is_bound_with_the_key_of_its_own_front() {
     let renewed = front(NEW, "web");
     let (mut caller, mut host, sealed) = greeting(renewed, &both);
     assert!(matches!(hear(&mut host, &sealed, &both), Heard::Message(_)));
-    // A session that the front has opened under its old key.
+    // A session that the front opened with its old key.
     let bind = caller.bind(5, &binding(web())).unwrap();
     assert!(matches!(hear(&mut host, &bind, &both), Heard::Message(_)));
-    // The id of another front, whose key the client does not have.
+    // The BIND names another front, whose key the client does not have.
     let mut of_another = binding(renewed);
     of_another.whose.front = Some(front(NEW, "other").id());
     let stolen = caller.clone().bind(6, &of_another).unwrap();
     let heard = hear(&mut host.clone(), &stolen, &both);
     assert_eq!(heard, Heard::Refuse(Refusal::WrongKey));
-    // The old key is forgotten: the session is unknown, and the connection goes on.
+    // The cluster no longer has the old key. The session is now unknown, and the connection continues.
     let after = ClusterKeys::new(NEW);
     let bind = caller.bind(7, &binding(web())).unwrap();
     let Heard::Answer(unknown) = hear(&mut host, &bind, &after) else {
@@ -303,7 +303,7 @@ fn messages_out_of_turn_are_refused() {
         Heard::Refuse(Refusal::WrongKey)
     );
     let (_, mut host, _) = greeting(web(), &keys());
-    // A BIND before HELLO, of a front that is not known, is no oracle.
+    // Before HELLO, the answer to a BIND does not tell whether its front is known.
     let stranger = caller.bind(5, &binding(front(NEW, "web"))).unwrap();
     assert!(matches!(
         hear(&mut host, &stranger, &keys()),
@@ -320,7 +320,7 @@ fn messages_out_of_turn_are_refused() {
     assert_eq!(no_nonce, Heard::Garbage);
 }
 
-/// The bytes of the specification (verbs.md §4), computed by another program.
+/// A sealed HELLO equals the bytes in the specification (verbs.md §4), which another program has computed.
 #[test]
 fn a_sealed_hello_has_these_bytes() {
     let (_, _, sealed) = greeting(web(), &keys());
@@ -328,7 +328,8 @@ fn a_sealed_hello_has_these_bytes() {
     assert_eq!(text, SEALED_HELLO);
 }
 
-/// The first client's messages by TCP on this machine, with a client that goes in the middle of its HELLO.
+/// Client and device exchange their first messages by TCP on this machine. Another client disconnects in the middle of
+/// its HELLO.
 #[test]
 fn client_and_device_meet_by_tcp_and_half_a_hello_is_none() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,7 +1,7 @@
 //! Writes the dissector for Wireshark, `contrib/wireshark/pmnet.lua` (`docs/operate/wireshark.md`).
 //!
-//! Run it from the root of the repository: `cargo run -p pmnet-wire --example dissector`. The test
-//! `dissector` fails as long as the committed file is not what this writes.
+//! Run it from the root of the repository: `cargo run -p pmnet-wire --example dissector`. The test `dissector` fails if
+//! the committed file differs from the output of this program.
 
 mod tables;
 

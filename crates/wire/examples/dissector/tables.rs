@@ -1,5 +1,5 @@
-//! What the dissector knows of the wire format, as tables in Lua: all of it is taken from the crate. The code that uses them is
-//! `body.lua`.
+//! The tables in Lua from which the dissector knows the wire format. All their contents come from this crate. The Lua
+//! code that uses the tables is `body.lua`.
 
 use pmnet_wire::command::{Form, PREAMBLE_LEN, Protocol, preamble};
 use pmnet_wire::packet::{EntryKind, Field, LAYOUTS, LetGo, READ_KEYS_MAX};
@@ -19,12 +19,12 @@ const HEAD: &str = "\
 
 ";
 
-/// The whole file.
+/// Returns the text of the whole dissector.
 pub fn dissector() -> String {
     format!("{HEAD}{}\n{}", wire(), include_str!("body.lua"))
 }
 
-/// `NotLogged` → `NOT_LOGGED`, as the documentation writes kinds.
+/// Returns the name of a kind as the documentation writes it: `NotLogged` → `NOT_LOGGED`.
 fn capitals(name: &str) -> String {
     let mut out = String::new();
     for (at, char) in name.char_indices() {
@@ -36,7 +36,7 @@ fn capitals(name: &str) -> String {
     out
 }
 
-/// `NotLogged` → `not_logged`, for names of fields.
+/// Returns a name of a field for a kind: `NotLogged` → `not_logged`.
 fn small(name: &str) -> String {
     capitals(name).to_lowercase()
 }
@@ -100,7 +100,7 @@ fn forms() -> String {
     )
 }
 
-/// The flags of a member, by their bits.
+/// Returns the table of a member's flags, by their bits.
 fn member_flags() -> String {
     let known = [
         ("shrink", Member::SHRINK),

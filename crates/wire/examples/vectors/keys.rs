@@ -1,4 +1,5 @@
-//! Keys: their derivation, a sealed packet of every kind, and the same packets changed after they were sealed (`docs/spec/keys.md`).
+//! Vectors of keys: their derivation, a sealed packet of every kind, and these packets with changes after they were
+//! sealed (`docs/spec/keys.md`).
 
 use super::packets::{self, EPOCH, HEAD, Named, SHARD, SHARD_TOKEN, TOKEN};
 use super::vector::{hex, long, packet_fields};
@@ -27,7 +28,7 @@ fn front() -> FrontKey {
     cluster().front(id).expect("an id of this cluster")
 }
 
-/// The key of a packet of this kind, on the leg that [`packets::kinds`] shows.
+/// Returns the key of a packet of [`packets::kinds`], by its kind and sender.
 fn key_of(header: &Header) -> MacKey {
     let session = front().session(SHARD, TOKEN);
     match header.kind {
@@ -53,7 +54,8 @@ fn key_of(header: &Header) -> MacKey {
     }
 }
 
-/// The same packet as it is sent with keys: OPEN, its entry, and the PING of a session name token and front of their session.
+/// Returns a packet as it is sent with keys: the payload of OPEN, of its entry, and of a session's PING names the
+/// session's token and front.
 fn with_identity((name, header, payload): Named) -> Named {
     let says = name == "append_open"
         || header.kind == Kind::Open
@@ -62,7 +64,7 @@ fn with_identity((name, header, payload): Named) -> Named {
     (name, header, if says { identity } else { payload })
 }
 
-/// Every vector of the file.
+/// Returns every vector of the file.
 pub fn all() -> Vec<Value> {
     let mut vectors = derived();
     for (name, header, payload) in packets::kinds().into_iter().map(with_identity) {
@@ -88,7 +90,7 @@ pub fn all() -> Vec<Value> {
     vectors
 }
 
-/// The packet changed, with right checksums.
+/// Returns changed copies of a sealed packet, each with right checksums.
 fn forged(sealed: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     let flips = [
         ("another_flag", 4),

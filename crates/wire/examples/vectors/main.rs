@@ -1,7 +1,8 @@
-//! Writes the test vectors `vectors/wire.json`, `vectors/payload.json` and `vectors/keys.json` (`docs/spec/wire.md` §7).
+//! Writes the test vectors: `vectors/wire.json`, `vectors/payload.json` and `vectors/keys.json` (`docs/spec/wire.md`
+//! §7).
 //!
-//! Run it from the root of the repository: `cargo run -p pmnet-wire --example vectors`. The test
-//! `vectors` fails as long as the committed files are not what this writes.
+//! Run it from the root of the repository: `cargo run -p pmnet-wire --example vectors`. The test `vectors` fails if the
+//! committed files differ from the output of this program.
 
 mod keys;
 mod packets;

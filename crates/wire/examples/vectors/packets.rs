@@ -1,5 +1,5 @@
-//! Packets: one of every kind as the protocol really sends it, the edges, and one refused datagram
-//! or more for every reason (`docs/spec/wire.md` §2–§4).
+//! Vectors of packets: at least one of every kind as the protocol sends it, packets at the limits of what is accepted,
+//! and at least one refused datagram for every reason (`docs/spec/wire.md` §2–§4).
 
 use super::vector::{Vector, hex, packet_fields};
 use pmnet_wire::packet::write_hashes;
@@ -15,7 +15,8 @@ const INCARNATION: u32 = 5;
 pub const TOKEN: u64 = 0x0123_4567_89ab_cdef;
 pub const SHARD_TOKEN: u64 = 0xfedc_ba98_7654_3210;
 const SESSION: u64 = 1_000;
-/// Bytes of the header that are damaged one by one: field and offset (`docs/spec/wire.md` §1).
+/// Bytes of the header, of which each vector of a damaged header changes one: field and offset (`docs/spec/wire.md`
+/// §1).
 const FIELDS: [(&str, usize); 20] = [
     ("kind", 3),
     ("flags", 4),
@@ -39,7 +40,7 @@ const FIELDS: [(&str, usize); 20] = [
     ("last_byte_of_tag", 87),
 ];
 
-/// Every packet vector.
+/// Returns every packet vector.
 pub fn all() -> Vec<Vector> {
     let mut vectors = Vec::new();
     for (name, header, payload) in kinds().into_iter().chain(edges()) {
@@ -86,7 +87,7 @@ fn datagram(header: &Header, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What a client writes: no device, the highest epoch it has heard of.
+/// Returns a header as a client sends it: without a device, with the highest epoch that the client knows.
 fn client(kind: Kind) -> Header {
     Header {
         shard: SHARD,
@@ -97,7 +98,7 @@ fn client(kind: Kind) -> Header {
     }
 }
 
-/// What the head writes to a client.
+/// Returns a header as the head sends it to a client.
 fn head(kind: Kind) -> Header {
     Header {
         device: HEAD,
@@ -106,7 +107,7 @@ fn head(kind: Kind) -> Header {
     }
 }
 
-/// What a device writes to a device or the server.
+/// Returns a header as a device sends it to a device or to the server.
 fn hop(kind: Kind) -> Header {
     Header {
         shard: SHARD,
@@ -118,7 +119,7 @@ fn hop(kind: Kind) -> Header {
     }
 }
 
-/// What the server writes to the tail.
+/// Returns a header as the server sends it to the tail.
 fn server(kind: Kind) -> Header {
     Header {
         shard: SHARD,
@@ -144,7 +145,7 @@ fn member(device: u32) -> Member {
 
 pub type Named = (&'static str, Header, Vec<u8>);
 
-/// At least one packet of every kind.
+/// Returns at least one packet of every kind.
 pub fn kinds() -> Vec<Named> {
     let set = command::single(&[&b"SET"[..], b"key", b"value"]);
     let get = command::single(&[&b"GET"[..], b"key"]);
@@ -540,7 +541,7 @@ pub fn kinds() -> Vec<Named> {
     ]
 }
 
-/// Accepted, but only just.
+/// Returns packets that are accepted, but have a value at its limit.
 fn edges() -> Vec<Named> {
     let update = Header {
         seq: 42,
@@ -580,7 +581,7 @@ fn edges() -> Vec<Named> {
     ]
 }
 
-/// The packet that most refused ones are made of.
+/// Returns the packet of which most refused packets are changed copies.
 fn sample() -> Vec<u8> {
     let update = Header {
         seq: 42,
@@ -589,8 +590,7 @@ fn sample() -> Vec<u8> {
     datagram(&update, &command::single(&[&b"SET"[..], b"key", b"value"]))
 }
 
-/// The sample with one byte changed and the header checksum made right again, as a sender with
-/// other ideas would make it.
+/// Returns the sample with a change and a right header checksum, as a faulty or hostile sender would send it.
 fn resealed(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut bytes = sample();
     change(&mut bytes);
@@ -598,7 +598,7 @@ fn resealed(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     bytes
 }
 
-/// Makes the header's checksum right.
+/// Writes the right checksum into a header.
 pub fn right_header_crc(datagram: &mut [u8]) {
     let covered = [&datagram[..76], &datagram[80..HEADER_LEN]].concat();
     datagram[76..80].copy_from_slice(&pmnet_wire::crc(&covered).to_be_bytes());

@@ -1,5 +1,4 @@
-//! Payloads: the command language and the hop records, accepted and refused
-//! (`docs/spec/wire.md` §5, §6).
+//! Vectors of payloads: commands, and records between hops, accepted and refused (`docs/spec/wire.md` §5, §6).
 
 use super::vector::{
     Vector, command_fields, durable_fields, hex, path_fields, reply_fields, store_name_fields,
@@ -15,7 +14,7 @@ use pmnet_wire::store_name::STORE_NAME_PART_BYTES_MAX;
 use pmnet_wire::{FRAGMENT_BYTES_MIN, FragmentSize, StoreName};
 use serde_json::Value;
 
-/// The name of a refusal in the vectors.
+/// Returns the name that a refusal has in the vectors.
 pub const fn error_name(error: CommandError) -> &'static str {
     match error {
         CommandError::Preamble => "preamble",
@@ -24,7 +23,7 @@ pub const fn error_name(error: CommandError) -> &'static str {
     }
 }
 
-/// What a payload of this language means, or why it is refused.
+/// Returns the fields of a payload of this language, or the reason why it is refused.
 pub fn judge(language: &str, bytes: &[u8]) -> Result<Value, &'static str> {
     let malformed = "malformed";
     match language {
@@ -47,7 +46,7 @@ pub fn judge(language: &str, bytes: &[u8]) -> Result<Value, &'static str> {
     }
 }
 
-/// Every payload vector.
+/// Returns every payload vector.
 pub fn all() -> Vec<Vector> {
     let mut vectors = Vec::new();
     for (language, list) in [

@@ -1,7 +1,8 @@
-//! The shape of a vector: a name, bytes, and either what they mean or why they are refused.
+//! The form of a vector: a name, bytes, and either the fields that the bytes contain or the reason why they are
+//! refused.
 //!
-//! Numbers of 64 and 128 bits are strings (`"0x…"`), because many languages read JSON numbers as
-//! doubles; shorter ones are numbers; bytes are lower-case hex.
+//! Numbers of 64 and 128 bits are strings (`"0x…"`), because many languages read JSON numbers as doubles. Shorter
+//! numbers are JSON numbers. Bytes are lower-case hexadecimal.
 
 use pmnet_wire::command::Commands;
 use pmnet_wire::record::{DurableRow, Member, RecoverReply};
@@ -9,40 +10,40 @@ use pmnet_wire::{Header, Packet, StoreName};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// One vector.
+/// A test vector.
 #[derive(Serialize)]
 pub struct Vector {
-    /// Unique, stable, says what is special about it.
+    /// Unique and stable name, which says what the vector tests.
     pub name: String,
     /// Language of a payload; packets have none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub payload: Option<&'static str>,
-    /// The bytes.
+    /// The bytes of the packet or payload, in hexadecimal.
     pub hex: String,
-    /// What they mean, if they are accepted.
+    /// The fields, if the bytes are accepted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fields: Option<Value>,
-    /// Why they are refused, otherwise.
+    /// The reason, if the bytes are refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reject: Option<&'static str>,
 }
 
-/// The file of these vectors.
+/// Returns the text of a file with these vectors.
 pub fn text(vectors: &[impl Serialize]) -> String {
     serde_json::to_string_pretty(vectors).expect("vectors are plain data") + "\n"
 }
 
-/// Bytes as lower-case hex.
+/// Returns bytes as lower-case hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A long number.
+/// Returns a number of 64 or 128 bits as a JSON string.
 pub fn long(value: impl std::fmt::LowerHex) -> Value {
     Value::String(format!("{value:#x}"))
 }
 
-/// Everything that a packet says.
+/// Returns all fields of a packet.
 pub fn packet_fields(packet: &Packet<'_>) -> Value {
     let h: &Header = &packet.header;
     json!({
@@ -68,7 +69,7 @@ pub fn packet_fields(packet: &Packet<'_>) -> Value {
     })
 }
 
-/// Everything that a command payload says.
+/// Returns all fields of a payload of commands.
 pub fn command_fields(commands: &Commands<'_>) -> Value {
     let list: Vec<Vec<String>> = commands
         .iter()
@@ -83,7 +84,7 @@ pub fn command_fields(commands: &Commands<'_>) -> Value {
     })
 }
 
-/// Rows of DURABLE.
+/// Returns the rows of a DURABLE.
 pub fn durable_fields(rows: &[DurableRow]) -> Value {
     let rows: Vec<Value> = rows
         .iter()
@@ -110,12 +111,12 @@ fn member_fields(member: &Member) -> Value {
     })
 }
 
-/// Path of RECOVER.
+/// Returns the path of a RECOVER.
 pub fn path_fields(path: &[Member]) -> Value {
     json!({ "members": path.iter().map(member_fields).collect::<Vec<_>>() })
 }
 
-/// One part of a recovery reply.
+/// Returns the fields of one part of a recover-reply.
 pub fn reply_fields(reply: &RecoverReply) -> Value {
     let sessions: Vec<Value> = reply
         .sessions
@@ -135,7 +136,7 @@ pub fn reply_fields(reply: &RecoverReply) -> Value {
     })
 }
 
-/// The name of a store.
+/// Returns the parts of a store's name.
 pub fn store_name_fields(name: &StoreName) -> Value {
     json!({
         "address": name.address.to_string(),

@@ -6,11 +6,11 @@ use super::{Item, NO_ITEM};
 /// How old and new data are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// The new data alone.
+    /// The new data replaces the old data.
     Replace,
-    /// The old, then the new.
+    /// The new data follows the old data.
     Append,
-    /// The new, then the old.
+    /// The new data precedes the old data.
     Prepend,
 }
 
@@ -26,19 +26,19 @@ pub enum Touch {
 /// A change of an item. If `compare` is given, the change applies only if the item's unique number equals it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<'a> {
-    /// Stores an item in place of one that exists: `cas`, `append`, `prepend`.
+    /// Stores an item in place of an existing item: `cas`, `append`, `prepend`.
     Store {
         /// How old and new data are combined.
         mode: Mode,
         /// Unique number that the item must have.
         compare: Option<u64>,
-        /// An item that is newer than `compare` is replaced, too, and the new item is marked as stale.
+        /// If the item is newer than `compare`, it is replaced nevertheless, and the new item is marked as stale.
         stale: bool,
         /// The new item, with its new unique number.
         item: Item<'a>,
-        /// Time of expiry if the old one is not kept, in milliseconds since 1970; 0: none.
+        /// Time of expiry in milliseconds since 1970, unless the old item's time is kept; 0: the item does not expire.
         until: u64,
-        /// Most bytes that the combined data may have.
+        /// Maximum number of bytes of the combined data.
         data_max: u64,
     },
     /// Changes a counter: `incr`, `decr`.
@@ -51,7 +51,7 @@ pub enum Change<'a> {
         compare: Option<u64>,
         /// New unique number of the item.
         unique: u64,
-        /// Value and time of expiry of a new item if none exists.
+        /// If no item exists: value and time of expiry of a new item.
         initial: Option<(u64, u64)>,
         /// Change of the time of expiry of an existing item.
         touch: Touch,
@@ -60,23 +60,23 @@ pub enum Change<'a> {
     Drop {
         /// Unique number that the item must have.
         compare: Option<u64>,
-        /// Only marks the item as stale.
+        /// True: the item is only marked as stale, and not removed.
         stale: bool,
-        /// Unique number of the item if it is marked.
+        /// If the item is marked: its new unique number.
         unique: u64,
-        /// Change of the time of expiry if the item is marked.
+        /// If the item is marked: change of its time of expiry.
         touch: Touch,
     },
     /// Returns an item, and may promise its renewal to the caller.
     Fetch {
-        /// Unique number of a new item.
+        /// Unique number of a new item, if one is made.
         unique: u64,
-        /// Time of expiry of a new, empty item if none exists.
+        /// If no item exists: time of expiry of a new, empty item. `None`: no item is made.
         vivify: Option<u64>,
         /// Change of the time of expiry of an existing item.
         touch: Touch,
-        /// If the item expires in fewer seconds than this, its renewal is promised to the caller, unless another client
-        /// has the promise.
+        /// If the item expires in fewer seconds than this number, its renewal is promised to the caller, unless the
+        /// renewal was already promised to another client.
         recache: u64,
     },
 }
@@ -110,7 +110,7 @@ pub struct Applied {
     pub status: &'static str,
     /// Text in the reply.
     pub text: Vec<u8>,
-    /// `true` if the item is new, or promised to the caller.
+    /// Whether the item is new, or its renewal is promised to the caller.
     pub won: bool,
 }
 
@@ -138,7 +138,7 @@ const NOT_STORED: &str = "NOT_STORED";
 const STORED: &str = "STORED";
 
 impl<'a> Change<'a> {
-    /// Returns the arguments after the key, which both forms have in common.
+    /// Returns the arguments after the key, which are equal in both forms of the command.
     #[must_use]
     pub fn arguments(&self) -> Vec<Vec<u8>> {
         let number = |number: u64| number.to_string().into_bytes();
@@ -369,7 +369,7 @@ impl<'a> Change<'a> {
             value.saturating_sub(delta)
         };
         let text = value.to_string().into_bytes();
-        // A shorter number is written over the old one, padded with spaces, as memcached does it.
+        // As memcached does, a shorter number is padded with spaces to the length of the old number.
         let in_place = text.len() <= old.data.len();
         let mut data = text.clone();
         data.resize(text.len().max(old.data.len()), b' ');

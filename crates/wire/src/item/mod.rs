@@ -1,9 +1,10 @@
-//! Items of memcached in a store of Redis's types: what the front of memcached and every store must agree on.
+//! Items of memcached in a store of Redis's types: the format and the rules that the front of memcached and every store
+//! share.
 //!
 //! An item is a string: [`HEADER_LEN`] bytes, and then its data. It expires together with its key. A change that
 //! replaces a whole string uses Redis's own commands (`SET`, `SET … NX`, `GET`, `GETEX`, `DEL`). A change that depends
-//! on the present item is a [`Change`]: one command, which a store executes atomically. The command has two forms with
-//! the same arguments after the key and the same reply:
+//! on the present item is a [`Change`]: one command, which a store executes atomically. The command has two forms, with
+//! equal arguments after the key and equal replies:
 //!
 //! | store | command | rule |
 //! |---|---|---|
@@ -30,29 +31,29 @@ pub use number::{c_integer, c_unsigned};
 /// Name of the packet store's command. Its arguments are the key, the name of the change, and the arguments of the
 /// change.
 pub const COMMAND: &str = "PMNET.ITEM";
-/// Script for Redis, with one key and the same arguments.
+/// Script for Redis. It has one key, and its arguments are the name of the change and the arguments of the change.
 pub const SCRIPT: &str = include_str!("item.lua");
 /// Number of bytes before the data of an item.
 pub const HEADER_LEN: usize = 13;
-/// Error for a key that holds a string which is no item.
+/// Error for a key whose string is not an item.
 pub const NO_ITEM: &str = "ERR pmnet: the key holds something that memcached's front did not write";
 
 const VERSION: u8 = 0x10;
 const STALE: u8 = 1;
 const TOKEN_SENT: u8 = 2;
 
-/// An item, with its data wherever it lies.
+/// An item whose data is borrowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item<'a> {
     /// The item was marked as stale (`md … I`).
     pub stale: bool,
     /// A client was told that it may replace the item.
     pub token_sent: bool,
-    /// The 32 bits of flags that a client stored.
+    /// The 32 bits of flags that a client has stored with the item.
     pub flags: u32,
     /// Unique number, which changes with each change of the item. It is never 0.
     pub unique: u64,
-    /// The value.
+    /// Value of the item.
     pub data: &'a [u8],
 }
 

@@ -1,4 +1,4 @@
-//! Numbers as memcached reads them: with C's `strtoll` and `strtoull`.
+//! Reads numbers as memcached does, with C's `strtoll` and `strtoull`.
 
 /// Returns sign and magnitude of the number at the beginning, after leading blanks. The number must end at a blank, at
 /// a NUL, or with the text.
@@ -22,7 +22,8 @@ fn magnitude(text: &[u8]) -> Option<(bool, u64)> {
     Some((negative, digits.parse().ok().filter(|_| ends)?))
 }
 
-/// Returns an unsigned number of 64 bits. (As memcached does, it also accepts some numbers below -2^63, modulo 2^64.)
+/// Returns an unsigned number of 64 bits. Like memcached, the function also accepts some numbers below -2^63, modulo
+/// 2^64.
 #[must_use]
 pub fn c_unsigned(text: &[u8]) -> Option<u64> {
     let (negative, value) = magnitude(text)?;

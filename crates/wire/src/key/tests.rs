@@ -182,14 +182,15 @@ fn whatever_changes_in_a_packet_is_noticed() {
     assert!(!other.verifies(&Packet::parse(&datagram).unwrap()));
 }
 
-/// Anybody can make another payload with the checksum of one that was seen: the bits of CRC-32C's polynomial change it anywhere. So the header, which
-/// has the payload's checksum, does not stand for the payload.
+/// An attacker can make another payload with the checksum of a payload that he has seen: adding the bits of CRC-32C's
+/// polynomial anywhere leaves the checksum unchanged. So it is not enough that the MAC covers the header, which has the
+/// payload's checksum.
 #[test]
 fn another_payload_with_the_same_checksum_is_noticed() {
     let key = cluster().hop(LIFE, 3, 11);
     let payload = counting(24);
     let sealed = key.seal(&Header::new(Kind::Append).for_payload(&payload), &payload);
-    // The highest power first, as the reflected checksum takes bits: the lowest bit of a byte before the others.
+    // The polynomial's highest power comes first, because the reflected checksum takes the lowest bit of a byte first.
     let polynomial = (1 | 0x82f6_3b78_u64 << 1).to_le_bytes();
     for at in 0..payload.len() - 4 {
         let mut other = payload.clone();

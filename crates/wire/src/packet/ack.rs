@@ -1,4 +1,4 @@
-//! ACK: how far a session's updates are held by the whole chain.
+//! ACK: up to which seq the whole chain holds a session's updates.
 //!
 //! ```text
 //!      24        32    40          48     56        64
@@ -16,9 +16,9 @@ view! {
         seq: seq,
         /// Highest committed order of the shard.
         committed: order,
-        /// Free entries of the head's log.
+        /// Number of entries that the head's log can still take.
         room: request,
-        /// Highest seq of the session that is known to be applied; not above `seq`.
+        /// Highest seq of the session that is known to be applied; it is at most `seq`.
         applied: key_hash,
         /// Number of devices that hold these updates, which is the length of the chain.
         copies: copies,

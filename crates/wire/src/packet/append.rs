@@ -1,21 +1,21 @@
-//! APPEND: a log entry, between hops and in the log.
+//! APPEND: an entry of the log, as hops send it and as the log stores it.
 //!
 //! ```text
 //!         24        32    40      48    56         64
 //! Append  | session | seq | order |     | key_hash | fragment |   byte 5: which kind of entry
 //! ```
-//! Stamp: epoch, device and incarnation of the head that admitted it, and the shard's token.
+//! The stamp has epoch, device and incarnation of the head that admitted the entry, and the shard's token.
 
 use super::{Stamp, view};
 use crate::{Header, Kind};
 use core::fmt;
 
-/// Kind of a log entry.
+/// Kind of an entry of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EntryKind {
-    /// A session begins; its payload is the session's token.
+    /// A session begins. The entry's payload is the session's [`Identity`](super::Identity).
     Open,
-    /// An update, or a fragment of one.
+    /// An update, or a fragment of an update.
     Update,
     /// A session ends.
     End,
@@ -24,7 +24,8 @@ pub enum EntryKind {
 }
 
 impl EntryKind {
-    /// Returns the kind of entry with this number, which is also the number of the packet that asks for it.
+    /// Returns the kind of entry with this number, which is also the number of the packet ([`Kind`](crate::Kind)) by
+    /// which a client asks for the entry.
     #[must_use]
     pub const fn from_number(number: u8) -> EntryKind {
         match Kind::from_u8(number) {
@@ -67,9 +68,9 @@ view! {
         seq: seq,
         /// Order of the entry in the shard's log.
         order: order,
-        /// Hash of the key, as in the update.
+        /// Hash of the key, as the update states it.
         key_hash: key_hash,
-        /// Part of the message that the entry carries, as in the update.
+        /// Part of the message that the entry carries, as the update states it.
         fragment: fragment,
     }
 }
@@ -105,7 +106,7 @@ impl Append {
         }
     }
 
-    /// Returns the same entry in a later epoch, with the shard's token.
+    /// Returns the entry as it is sent in a later epoch, with the shard's token.
     #[must_use]
     pub fn in_epoch(entry: &Header, epoch: u32, shard_token: u64) -> Header {
         Header {

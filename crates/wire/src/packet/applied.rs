@@ -8,9 +8,9 @@
 use super::view;
 
 view! {
-    /// The store has everything up to `applied`, durably.
+    /// The store has durably applied all orders up to `applied`.
     Applied = Applied {
-        /// A: all orders up to this one are applied.
+        /// A: all orders up to this order are applied.
         applied: order,
         /// The server has received all entries up to this order, applied or not; 0: not stated.
         received: seq,

@@ -1,5 +1,5 @@
-//! BYPASS: a request for the server. FALLBACK: an update that a client sends to the server because no device has logged
-//! it.
+//! BYPASS: a request for the server. FALLBACK: an update that a client sends to the server because the log had no room
+//! for it.
 //!
 //! ```text
 //!           24        32         40        48          56         64
@@ -7,17 +7,17 @@
 //!                                                                         and what its client can receive
 //! Fallback  | session | last_seq | barrier | first_seq | key_hash | fragment |   flag: FALLBACK
 //! ```
-//! A client sends barrier 0; the head writes it, and stamps the packet (`docs/spec/protocol.md` §2 rule 8).
+//! A client sends barrier 0. The head writes the barrier, and stamps the packet (`docs/spec/protocol.md` §2 rule 8).
 
 use super::{Stamp, view};
 use crate::Header;
 use core::fmt;
 
-/// Time that the caller of a bypass still has, in one byte.
+/// Time until the deadline of a bypass's caller, in one byte.
 ///
-/// A floating-point number of milliseconds with three bits of mantissa: byte b > 0 stands for
-/// `(8 + m) << e` eighths of a millisecond, where `e = (b - 1) / 8` and `m = (b - 1) % 8`. So 1 is one
-/// millisecond, 255 about 46 days. 0 says nothing: no limit.
+/// A floating-point number of milliseconds with three bits of mantissa: byte b > 0 stands for `(8 + m) << e` eighths of
+/// a millisecond, where `e = (b - 1) / 8` and `m = (b - 1) % 8`. So 1 is one millisecond, and 255 is about 46 days. 0:
+/// no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimeLeft(u8);
 
@@ -28,12 +28,12 @@ impl TimeLeft {
     /// No limit.
     pub const NO_LIMIT: TimeLeft = TimeLeft(0);
 
-    /// Encodes this many nanoseconds, rounded up by less than an eighth. A time below a millisecond becomes one
-    /// millisecond, and a time beyond the last byte becomes the last byte, but never [`TimeLeft::NO_LIMIT`].
+    /// Encodes a number of nanoseconds, rounded up by less than an eighth. A time below a millisecond is encoded as one
+    /// millisecond, and a time beyond the longest time as the longest time, never as [`TimeLeft::NO_LIMIT`].
     #[must_use]
     pub fn of_nanos(nanos: u64) -> TimeLeft {
         let units = nanos.div_ceil(UNIT_NANOS).max(8);
-        // After the shift by `e`, four bits are left, the highest of them set.
+        // After a shift by the exponent, the number has four bits, of which the highest is set.
         let exponent = 60 - units.leading_zeros();
         let rounded = units.div_ceil(1 << exponent);
         let number = u64::from(exponent) * 8 + (rounded - 8) + 1;
@@ -70,21 +70,21 @@ impl fmt::Display for TimeLeft {
 }
 
 view! {
-    /// A request for the server, executed after everything that was acknowledged before it.
+    /// A request for the server, which is executed after all updates that were acknowledged before it was sent.
     Bypass = Bypass {
         /// The session.
         session: session,
-        /// Last seq that the session gave out.
+        /// Last seq that the session had used when it sent the bypass.
         last_seq: seq,
-        /// Last order of the head when it stamped the packet; 0 before that.
+        /// Last order of the head when the head stamped the packet; 0: not stamped yet.
         barrier: order,
         /// Id of the bypass, from 1, rising within the session.
         request: request,
         /// Hash of the key that the bypass concerns; 0: unknown, or several keys.
         key_hash: key_hash,
-        /// Time for which the caller of the bypass will still wait.
+        /// Time until the deadline of the bypass's caller.
         left: left,
-        /// Which part of the request the packet carries; for CONTINUE, which part of the reply is wanted.
+        /// Part of the request that the packet carries; with CONTINUE, first part of the reply that the client wants.
         fragment: fragment,
     }
     flags {
@@ -96,26 +96,26 @@ view! {
 }
 
 view! {
-    /// An update that was not logged and goes to the server. If its payload is empty, it only asks for its
+    /// An update that was not logged, and is sent to the server. If the payload is empty, the packet only asks for the
     /// confirmation.
     Fallback = Bypass, FALLBACK {
         /// The session.
         session: session,
         /// Last seq of the update.
         last_seq: seq,
-        /// Last order of the head when it stamped the packet; 0 before that.
+        /// Last order of the head when the head stamped the packet; 0: not stamped yet.
         barrier: order,
         /// First seq of the update.
         first_seq: request,
-        /// Hash of the key, as in the update.
+        /// Hash of the key, as the update states it.
         key_hash: key_hash,
-        /// Which part of the update this is.
+        /// Part of the update that the packet carries.
         fragment: fragment,
     }
 }
 
 impl Bypass {
-    /// Returns a client's bypass or fallback with the head's stamp and last order; the rest is unchanged.
+    /// Returns a client's bypass or fallback with the head's stamp and last order, and otherwise unchanged.
     #[must_use]
     pub fn stamped(asked: &Header, barrier: u64, stamp: &Stamp) -> Header {
         Header {

@@ -1,4 +1,4 @@
-//! DURABLE: the orders up to which the sender and the devices after it hold the log.
+//! DURABLE: for the sender and each device after it, the order up to which the device's log is durable.
 //!
 //! ```text
 //!          24    32    40          48     56    64
@@ -9,7 +9,7 @@
 use super::view;
 
 view! {
-    /// The sender's whole log is durable up to `persisted`.
+    /// The sender's log is durable up to `persisted`.
     Durable = Durable {
         /// Order up to which the sender's log is durable.
         persisted: order,

@@ -1,11 +1,11 @@
 //! The meaning of the header's fields in each kind of packet, under the names that they have in this kind
 //! (`docs/spec/wire.md` §2).
 //!
-//! Purpose: one struct for each kind, a *view*: `read` takes its fields out of a header, `header` puts them into one.
-//! The bytes are those of [`Header`]; a view only says which of them the kind uses, and under which names. So code
-//! outside of this crate never misuses a field such as `key_hash`. Invariants: `read(header(view)) == view`; a field
-//! without a name in the view is 0 in the header that it makes, and ignored in the header that it reads. This module
-//! does not allocate, and cannot fail.
+//! Each kind of packet has a struct, its *view*. `read` takes the view's fields out of a header, and `header` makes a
+//! header from them. A view only says which fields of [`Header`] the kind uses, and under which names. So code outside
+//! of this crate never misuses a field such as `key_hash`. Invariants: `read(header(view)) == view`. If a field of the
+//! header has no name in the view, `header` writes 0, and `read` ignores the field. This module does not allocate, and
+//! cannot fail.
 
 mod ack;
 mod append;
@@ -39,7 +39,7 @@ pub use update::{End, Update};
 
 use crate::{Flags, Header, Kind};
 
-/// Stamp: fields that a sender writes into all its packets to one receiver (`docs/spec/wire.md` §1).
+/// Stamp: the fields that are equal in all packets of a sender to one receiver (`docs/spec/wire.md` §1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
     /// The shard.
@@ -50,7 +50,7 @@ pub struct Stamp {
     pub device: u32,
     /// The device's incarnation.
     pub incarnation: u32,
-    /// Token of the session, or, between hops, of the shard.
+    /// Token of the session or, between hops, of the shard.
     pub tag: u64,
 }
 
@@ -73,7 +73,7 @@ impl Stamp {
         Stamp { tag, ..self }
     }
 
-    /// Returns a header with this stamp; everything else is 0.
+    /// Returns a header of this kind with this stamp. All other fields are 0.
     #[must_use]
     pub(crate) const fn header(&self, kind: Kind) -> Header {
         let mut header = Header::new(kind);
@@ -86,7 +86,7 @@ impl Stamp {
     }
 }
 
-/// Name and position of one field: a view's field in the header, or a row's field in the row.
+/// Name and position of one field, in the header (of a view) or in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
     /// Name of the field in this kind of packet, or in the row.
@@ -123,7 +123,7 @@ pub struct Layout {
     pub name: &'static str,
     /// Kind of the packets that have this view.
     pub kind: Kind,
-    /// Flags that distinguish this view from other views of its kind: all of them are set.
+    /// Flags that are always set in packets with this view. They distinguish it from other views of its kind.
     pub always: Flags,
     /// Fields of the view in their order, without flags.
     pub fields: &'static [Field],
@@ -175,7 +175,7 @@ macro_rules! view {
                 }
             }
 
-            /// Returns the header with these fields, from this sender.
+            /// Returns the header with these fields and this stamp.
             #[must_use]
             #[inline]
             pub const fn header(&self, stamp: &$crate::packet::Stamp) -> $crate::Header {

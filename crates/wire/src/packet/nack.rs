@@ -1,5 +1,5 @@
-//! NACK: a session continues at another seq than the client assumes, or does not exist. NOT-LOGGED: the log has no
-//! room.
+//! NACK: a session must continue with another seq than the client has sent, or does not exist. NOT-LOGGED: the log has
+//! no room.
 //!
 //! ```text
 //!            24        32         40    48        56    64
@@ -9,8 +9,8 @@
 
 use super::view;
 
-/// Why the head has ended a session on its own: byte 5 of a NACK with UNKNOWN_SESSION. A head that gives a reason also
-/// knows the session's last seq.
+/// Reason why the head has ended a session on its own: byte 5 of a NACK with UNKNOWN_SESSION. A head that states a
+/// reason also knows the session's last seq.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum LetGo {
@@ -45,17 +45,17 @@ impl LetGo {
 }
 
 view! {
-    /// States with which seq the session is expected to continue, or that there is no such session.
+    /// States with which seq the session must continue, or that the session does not exist.
     Nack = Nack {
         /// Id of the session.
         session: session,
-        /// The expected seq; 0 if the session is unknown. If the head has ended the session on its own: the seq of the
-        /// session's END.
+        /// Seq with which the session must continue; 0: the session is unknown. If the head has ended the session on
+        /// its own: seq of the session's END.
         expected: seq,
         /// Id of the refused bypass; 0: no bypass was refused.
         refused: request,
-        /// Why the head has ended the session on its own ([`LetGo`]); 0: the head has not ended it, or does not know
-        /// the reason.
+        /// Why the head has ended the session on its own ([`LetGo`]); 0: the head has not ended the session, or does
+        /// not know the reason.
         why: copies,
     }
     flags {
@@ -73,9 +73,10 @@ view! {
         seq: seq,
         /// For an OPEN with keys: the token of the OPEN, because this packet's tag is a MAC. Otherwise 0.
         token: order,
-        /// Free entries of the head's log; of an OPEN 0, or with [`NotLogged::OTHER_PAYLOADS`] the kinds that the server takes.
+        /// Answer to an update: number of entries that the head's log can still take. Answer to an OPEN: 0 or, with
+        /// [`NotLogged::OTHER_PAYLOADS`], the kinds of payloads that the server takes.
         room: request,
-        /// Of an OPEN: [`NotLogged::CROWDED`], [`NotLogged::OTHER_PAYLOADS`], or 0: another reason.
+        /// Answer to an OPEN: [`NotLogged::CROWDED`], [`NotLogged::OTHER_PAYLOADS`], or 0 for another reason.
         why: copies,
     }
     flags {
@@ -87,7 +88,7 @@ view! {
 }
 
 impl NotLogged {
-    /// There are as many sessions as the head takes.
+    /// The head has its maximum number of sessions.
     pub const CROWDED: u8 = 1;
     /// The server does not take payloads of the client's kind.
     pub const OTHER_PAYLOADS: u8 = 2;

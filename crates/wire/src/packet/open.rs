@@ -35,7 +35,7 @@ impl core::ops::Deref for IdentityBytes {
 }
 
 impl Identity {
-    /// Identity for packets and entries that do not begin a session.
+    /// Identity of packets and entries that do not begin a session.
     pub const NOBODY: Identity = Identity {
         token: 0,
         front: None,
@@ -67,8 +67,8 @@ impl Identity {
     }
 }
 
-/// Returns whether a session with this token is a *mark*: while it is open, a change that passes no device may reach
-/// the store (`docs/spec/reads.md` §5). Other sessions have even tokens.
+/// Returns whether a session with this token is a *mark*: while the session is open, changes that pass no device may
+/// reach the store (`docs/spec/reads.md` §5). Other sessions have even tokens.
 #[must_use]
 pub const fn is_mark(token: u64) -> bool {
     token & 1 == 1
@@ -77,10 +77,10 @@ pub const fn is_mark(token: u64) -> bool {
 view! {
     /// A client asks for a session. Its token is in the packet's tag, and in the payload as well.
     Open = Open {
-        /// The client accepts no acknowledgement from fewer devices. A shorter chain that never had an entry may still
-        /// be in formation: it answers with session 0, and opens no session.
+        /// Smallest number of devices whose acknowledgement the client accepts. A shorter chain that never had an entry
+        /// may still be in formation, so it answers with session 0 and opens no session.
         copies: copies,
-        /// Kind of the session's payloads ([`Payloads::from_wire`](crate::Payloads::from_wire)); 0: not said.
+        /// Kind of the session's payloads ([`Payloads::from_wire`](crate::Payloads::from_wire)); 0: not stated.
         payloads: order,
         /// Name of the client, if only one process at a time may use it; 0: no name (`docs/spec/protocol.md` §4).
         client: request,
@@ -88,7 +88,8 @@ view! {
         start: key_hash,
     }
     flags {
-        /// The client looks for the head: only a chain that has had entries takes it (`docs/spec/protocol.md` §3).
+        /// The client searches for the head. A chain that never had an entry drops such an OPEN
+        /// (`docs/spec/protocol.md` §3).
         searches: SEARCHES,
     }
 }
@@ -96,14 +97,15 @@ view! {
 view! {
     /// The OPEN is committed: the session may be used.
     OpenReply = OpenReply {
-        /// The session: the order of its OPEN. 0: no session, because the chain is shorter than the client wants.
+        /// Id of the session: the order of its OPEN. 0: no session, because the chain is shorter than the client
+        /// demands.
         session: session,
         /// Size of fragments that every hop from the client on can carry
         /// ([`FragmentSize::from_wire`](crate::FragmentSize::from_wire)).
         size: seq,
-        /// Free entries of the head's log.
+        /// Number of entries that the head's log can still take.
         room: request,
-        /// With keys: the token of the OPEN, whose tag this packet does not repeat; otherwise 0.
+        /// With keys: the token of the OPEN, because this packet's tag is a MAC. Otherwise 0.
         token: order,
         /// Number of devices that hold the OPEN, which is the length of the chain.
         copies: copies,

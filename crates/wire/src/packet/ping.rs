@@ -1,4 +1,4 @@
-//! PING, PONG and STALE-EPOCH: packets with almost no content.
+//! PING, PONG and STALE-EPOCH: packets with few fields.
 //!
 //! ```text
 //!             24        32    40    48       56      64
@@ -10,27 +10,27 @@
 use super::view;
 
 view! {
-    /// Asks for an answer. From a client: the session is still wanted. From a hop: the next hop shall state its
-    /// progress.
+    /// Asks for an answer. A client also shows by a PING that it still needs its session. A hop asks the next hop by a
+    /// PING to state its progress.
     Ping = Ping {
         /// The session; 0 between hops.
         session: session,
-        /// Client, as in OPEN: a head that did not see the OPEN learns it from the PING. Between hops with keys: the
+        /// Name of the client, as in the OPEN, for a head that has not received the OPEN. Between hops with keys: the
         /// shard token (`docs/spec/keys.md` §3).
         client: request,
-        /// Start, as in OPEN.
+        /// Number of the client's start, as in the OPEN.
         start: key_hash,
     }
 }
 
 view! {
-    /// The head knows the session.
+    /// The answer to a PING: the head knows the session.
     Pong = Pong {
         /// The session.
         session: session,
-        /// Size of fragments, as in OPEN-REPLY.
+        /// Size of the shard's fragments, as in OPEN-REPLY.
         size: seq,
-        /// The seq with which the session continues at the head; 0: not stated.
+        /// Seq with which the session must continue; 0: not stated.
         expected: order,
     }
 }

@@ -1,4 +1,4 @@
-//! The places of the header that views name: position and type of each.
+//! The places of the header that views name, each with its position and type.
 
 use crate::Header;
 use core::fmt;
@@ -13,7 +13,7 @@ pub struct Fragment {
 }
 
 impl Fragment {
-    /// The whole message in one packet.
+    /// The packet carries the whole message.
     pub const WHOLE: Fragment = Fragment { index: 0, count: 1 };
 }
 
@@ -23,7 +23,7 @@ impl fmt::Display for Fragment {
     }
 }
 
-/// A place with its type, its offset, and how it is taken out of a header and put into one.
+/// Defines a place: its type, its offset, and how it is read from a header and written into a header.
 macro_rules! place {
     ($name:ident: $value:ty = $offset:literal, $bytes:literal, |$header:ident| $get:expr, |$into:ident, $new:ident| $set:expr) => {
         pub(crate) mod $name {

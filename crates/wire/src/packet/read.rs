@@ -1,5 +1,5 @@
-//! READ: asks how much the store must have applied for these keys. HIT and MISS: the head's answer
-//! (`docs/spec/reads.md`).
+//! READ: a client asks up to which order the store must have applied the log before it reads these keys. HIT and MISS:
+//! the head's answer (`docs/spec/reads.md`).
 //!
 //! ```text
 //!           24        32    40      48        56   64
@@ -7,17 +7,18 @@
 //! Hit       | session |     | order | request |    |    |   payload: that of the update
 //! Miss      | session | version | need | request | replicas |    |   flag: BEHIND
 //! ```
-//! HIT and MISS carry the stamp of the head. Their epoch is the one that the store's record must name.
+//! HIT and MISS carry the stamp of the head. The store's record must name the epoch of this stamp.
 
 use super::view;
 
-/// Most keys of one READ. A READ without keys asks about all keys.
+/// Maximum number of keys of one READ. A READ without keys asks about all keys.
 pub const READ_KEYS_MAX: usize = 8;
 /// Bytes of a hash in the payload of a READ.
 const HASH_BYTES: usize = 8;
 
 view! {
-    /// Asks how much the store must have applied before it may be read for the keys whose hashes are the payload.
+    /// Asks up to which order the store must have applied the log before the client may read the keys whose hashes are
+    /// the payload.
     ReadKeys = Read {
         /// The session.
         session: session,
@@ -30,7 +31,7 @@ view! {
     flags {
         /// A HIT may contain an update that the store has already applied and whose entry the log still holds.
         kept: KEPT,
-        /// A MISS may say what a replica of the store must have applied.
+        /// A MISS may state the order that a replica of the store must have applied.
         replicas: REPLICAS,
     }
 }
@@ -48,11 +49,12 @@ view! {
 }
 
 view! {
-    /// The store must have applied everything up to `need`.
+    /// The store must have applied all orders up to `need`.
     Miss = Miss {
         /// The session.
         session: session,
-        /// Version of the head's index. It changes when a change of state without an order is no longer outstanding.
+        /// Version of the head's index. It changes when a request that changes state without an order stops being
+        /// outstanding.
         version: seq,
         /// Order up to which the store must have applied the log, in this epoch.
         need: order,
@@ -62,7 +64,7 @@ view! {
         replicas: key_hash,
     }
     flags {
-        /// The order `replicas` has not been admitted yet.
+        /// The head has not admitted the order `replicas` yet.
         behind: BEHIND,
     }
 }
@@ -70,7 +72,7 @@ view! {
 /// Returns the payload of a READ about these keys.
 ///
 /// # Panics
-/// If there are more than [`READ_KEYS_MAX`].
+/// If there are more than [`READ_KEYS_MAX`] hashes.
 #[must_use]
 pub fn write_hashes(hashes: &[u64]) -> Vec<u8> {
     assert!(hashes.len() <= READ_KEYS_MAX, "a READ is about few keys");

@@ -5,7 +5,7 @@
 //! Recover       |     | meant | persisted | nonce |          | part |
 //! RecoverReply  |     |       | applied   | nonce | payloads | part |   flags: REFUSED, PROGRESS, CONTINUE, READS
 //! ```
-//! Stamp of both: the device that recovers. Tag 0. Payloads: `docs/spec/wire.md` §5.2 and §5.3.
+//! Both packets have the stamp of the device that recovers, with tag 0. Payloads: `docs/spec/wire.md` §5.2 and §5.3.
 
 use super::view;
 
@@ -15,7 +15,7 @@ view! {
         /// With keys: the device id plus 1 of the hop to which the packet is addressed (1: the server). Without keys:
         /// 0.
         meant: seq,
-        /// Durable prefix of the device.
+        /// Last durable order of the device's log.
         persisted: order,
         /// Nonce of this question; the reply repeats it.
         nonce: request,
@@ -25,15 +25,16 @@ view! {
 }
 
 view! {
-    /// The answer, or a part of it. Its epoch is the server's.
+    /// The answer, or a part of it. The packet's epoch is the server's epoch.
     RecoverReply = RecoverReply {
-        /// A: all orders up to this one are applied.
+        /// A: all orders up to this order are applied.
         applied: order,
         /// Nonce of the question.
         nonce: request,
-        /// Kinds of payloads that the server takes ([`Payloads::from_wire`](crate::Payloads::from_wire)); 0: not said.
+        /// Kinds of payloads that the server takes ([`Payloads::from_wire`](crate::Payloads::from_wire)); 0: not
+        /// stated.
         payloads: key_hash,
-        /// Which part of the session table it carries.
+        /// Part of the session table that the packet carries.
         part: fragment,
     }
     flags {

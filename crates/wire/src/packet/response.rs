@@ -13,15 +13,15 @@ view! {
     Response = Response {
         /// The session.
         session: session,
-        /// Last seq, as in the bypass; for a fallback, the last seq of its update.
+        /// Last seq of the session, as the bypass states it; for a fallback, the last seq of its update.
         seq: seq,
-        /// A when the server answered, which is not below the store's order when it executed the bypass.
+        /// A at the time of the answer. The store had applied at most these orders when it executed the bypass.
         applied: order,
-        /// Id, as in the bypass; for a fallback, the first seq of its update.
+        /// Id of the bypass; for a fallback, the first seq of its update.
         request: request,
-        /// CRC32C of the whole reply if it has several fragments, else 0.
+        /// CRC32C of the whole reply, if the reply has several fragments; otherwise 0.
         reply_crc: key_hash,
-        /// Which part of the reply this is.
+        /// Part of the reply that the packet carries.
         fragment: fragment,
     }
     flags {
@@ -35,11 +35,11 @@ view! {
     Progress = Response, PROGRESS {
         /// The session.
         session: session,
-        /// Last seq, as in the bypass.
+        /// Last seq of the session, as the bypass states it.
         seq: seq,
-        /// Number of fragments that have arrived without a gap.
+        /// Number of fragments of the bypass that have arrived without a gap.
         received: order,
-        /// Id, as in the bypass.
+        /// Id of the bypass; for a fallback, the first seq of its update.
         request: request,
     }
     flags {

@@ -1,9 +1,9 @@
-//! Compares views with bytes: each field has a place of its own, as its layout states.
+//! Compares views with bytes: each field has its own bytes, at the place that the layout states.
 
 use super::*;
 use crate::HEADER_LEN;
 
-/// Bytes of the header in which a view's fields may lie: kind of entry or copies, and session to fragment.
+/// Whether a view's field may lie at these bytes of the header: byte 5, or the bytes from session to fragment.
 fn may_stand(field: &Field) -> bool {
     (field.offset, field.bytes) == (5, 1)
         || (field.offset >= 24 && field.offset + field.bytes <= 68)
@@ -38,7 +38,7 @@ const STAMP: Stamp = Stamp {
     tag: 0x5152_5354_5556_5758,
 };
 
-/// A header in which all bytes that a view may name are different.
+/// Returns a header in which all bytes that a view may name differ from each other.
 fn colorful(kind: Kind) -> Header {
     let mut header = STAMP.header(kind);
     header.copies.0 = 0xa1;

@@ -1,4 +1,4 @@
-//! UPDATE and END: packets of a client that are logged.
+//! UPDATE and END: packets of a client that become entries of the log.
 //!
 //! ```text
 //!         24        32    40    48    56         64
@@ -13,7 +13,7 @@ view! {
     Update = Update {
         /// The session.
         session: session,
-        /// Place of the update within the session, from 1; each fragment has its own.
+        /// Sequence number within the session, from 1. Each fragment of an update has its own seq.
         seq: seq,
         /// Hash of the key that the update changes; 0: unknown, or several keys.
         key_hash: key_hash,

@@ -1,4 +1,4 @@
-//! The payload language: all that the writer writes can be read, and all other bytes are refused.
+//! The language of payloads: all written payloads can be read, and all other bytes are refused.
 
 use pmnet_resp::limits::ARGUMENTS_MAX;
 use pmnet_resp::write_command;
@@ -203,7 +203,7 @@ fn a_transaction_has_at_most_so_many_commands() {
     }
 }
 
-/// The bound is that of Redis for its clients: no store has to parse more arguments.
+/// Redis has the same bound for its own clients, so no store has to parse more arguments.
 #[test]
 fn a_command_has_at_most_so_many_arguments() {
     let with = |count: usize| {
@@ -229,7 +229,7 @@ fn arguments_tell_how_many_are_left() {
     assert_eq!(arguments.next(), None);
 }
 
-/// FNV-1a with 64 bits, checked with its published test values; 0 stays reserved.
+/// FNV-1a with 64 bits, checked with its published test values; 0 is never the hash of a key.
 #[test]
 fn key_hash_is_fnv_1a() {
     for (key, hash) in [

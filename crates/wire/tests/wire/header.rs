@@ -60,7 +60,7 @@ proptest! {
 
     #[test]
     fn any_bytes_are_judged_without_a_panic(bytes in payload(3 * HEADER_LEN)) {
-        // Random bytes have no right checksum, whatever they begin with.
+        // Even if random bytes begin like a packet, their checksum is wrong.
         prop_assert!(Packet::parse(&bytes).is_err());
     }
 

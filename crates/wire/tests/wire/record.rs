@@ -1,4 +1,4 @@
-//! Records between hops: round trips, and a refusal of every length but the right one.
+//! Records between hops: round trips, and the refusal of every wrong length.
 
 use pmnet_wire::record::{
     CHAIN_MAX, DurableRow, KEYED_ROW_BYTES, KEYED_ROWS_PER_PART, MEMBER_BYTES, Member,
@@ -81,7 +81,7 @@ proptest! {
         let _ = (read_durable(&bytes), read_path(&bytes), RecoverReply::read(&bytes));
     }
 
-    /// Counts far above the bounds are refused, whatever follows them.
+    /// Counts far above the bounds are refused, with any bytes after them.
     #[test]
     fn counts_that_lie_are_refused(members in 9u32.., sessions: u32, rest in 0usize..1000) {
         let mut bytes = 7u64.to_be_bytes().to_vec();
@@ -143,7 +143,7 @@ fn what_has_more_or_fewer_rows_than_may_be_is_refused() {
     }
 }
 
-/// A sender of an earlier version pads to the longest packet.
+/// A sender of an earlier version pads every path to the longest packet.
 #[test]
 fn a_path_may_be_padded_to_any_length_that_a_packet_has() {
     let path = write_path(&[]);

@@ -32,7 +32,7 @@ proptest! {
         prop_assert_eq!(StoreName::parse(name.to_string().as_bytes()), Ok(name));
     }
 
-    /// An accepted name has one spelling, so a damaged name is another name or no name.
+    /// Each name has only one spelling. So a damaged name is either another name or refused.
     #[test]
     fn what_is_accepted_is_canonical(name in name(), at: prop::sample::Index, byte: u8) {
         let mut text = name.to_string().into_bytes();
@@ -85,7 +85,7 @@ fn every_part_is_there_and_no_longer_than_it_may_be() {
     }
 }
 
-/// A receiver of a name must not have to ask a resolver, and wait for it.
+/// A reader of a name must not have to wait for a resolver.
 #[test]
 fn an_address_in_a_name_is_a_number() {
     for (address, good) in [

@@ -9,10 +9,10 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A capture of IPv4 packets (pcap, LINKTYPE_RAW), each a UDP datagram.
+/// A capture of IPv4 packets (pcap, LINKTYPE_RAW), each with a UDP datagram.
 fn capture(datagrams: &[Vec<u8>]) -> Vec<u8> {
     let mut out = Vec::new();
-    // The version 2.4 is two 16-bit numbers.
+    // The format's version 2.4 is written as two 16-bit numbers.
     for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 101] {
         out.extend_from_slice(&word.to_le_bytes());
     }
@@ -136,7 +136,7 @@ fn each_vector_is_named_with_all_its_fields_or_refused_for_its_reason() {
     let mut named = 0;
     for (vector, row) in all.iter().zip(rows) {
         let name = &vector["name"];
-        // The dissector itself must not fail. (Some vectors carry no real payload, which tshark may report.)
+        // The dissector itself must not fail. tshark may report vectors that carry no real payload.
         let said = &row["_ws.expert.message"];
         assert!(
             !said.contains("Lua") && !said.contains("Malformed"),
@@ -165,7 +165,7 @@ fn each_vector_is_named_with_all_its_fields_or_refused_for_its_reason() {
     assert!(named >= 2 * Kind::ALL.len(), "{named}");
 }
 
-/// Returns a packet of the kind that has such payloads.
+/// Returns a packet of a kind that carries payloads of this language.
 fn carrier(payload: &str, bytes: &[u8]) -> Option<Vec<u8>> {
     let mut header = Header::new(match payload {
         "commands" => Kind::Append,
@@ -176,7 +176,7 @@ fn carrier(payload: &str, bytes: &[u8]) -> Option<Vec<u8>> {
     });
     header.copies = match header.kind {
         Kind::Append => raw(EntryKind::Update.number()),
-        // The number of rows in the list.
+        // In a DURABLE, byte 5 is the number of rows.
         Kind::Durable => raw(u8::try_from(bytes.len() / 16).unwrap_or(0)),
         _ => raw(0),
     };
@@ -222,7 +222,7 @@ fn payloads_are_shown_and_malformed_rows_are_said_to_be() {
             "{name}: {row:?}"
         );
         if vector["fields"].is_null() {
-            // An error after the preamble of a command is for the store to find.
+            // The dissector does not check the commands after a preamble.
             assert!(said || language == "commands", "{name}: {row:?}");
             malformed += usize::from(said);
             continue;

@@ -139,7 +139,7 @@ fn every_payload_vector_holds() {
     }
 }
 
-/// Computes the MAC from the bytes as they are sent, with nothing of this crate but the hash.
+/// Computes the MAC from the bytes as they are sent. Only the hash function is this crate's.
 fn mac_of_bytes(key: &[u8], datagram: &[u8]) -> u64 {
     let half = |at: usize| u64::from_le_bytes(key[at..at + 8].try_into().unwrap());
     let mut covered = datagram.to_vec();
@@ -220,7 +220,7 @@ fn the_update_that_the_page_shows_is_the_vector() {
     for line in shown.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         assert_eq!(words[0], datagram.len().to_string(), "{line}");
-        // A name of two letters could be read as a byte, so only the column of bytes is parsed.
+        // Only the column of bytes is parsed, because a name of two letters could be read as a byte.
         let bytes = line[5..38].split_whitespace();
         datagram.extend(bytes.flat_map(from_hex));
     }

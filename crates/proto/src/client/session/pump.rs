@@ -33,8 +33,8 @@ impl Session {
         let stamp = self.stamp(config, context.epoch);
         let seal = self.seal();
         if self.direct.repair {
-            // The head does not know that the server has these updates. The server's confirmation, which this packet
-            // requests, passes through the head.
+            // The head does not know that the server has applied these updates. This packet requests the server's
+            // confirmation again, and the confirmation passes through the head.
             self.direct.repair = false;
             let repair = Fallback {
                 session,
@@ -98,7 +98,7 @@ impl Session {
         requests
     }
 
-    /// Asks whether `peer` is the head.
+    /// Sends `peer` a packet that only the head answers: the session's PING or its OPEN.
     pub(in crate::client) fn ask(
         &self,
         config: &ClientConfig,
@@ -185,8 +185,8 @@ impl Session {
                 return;
             };
             match call.work {
-                // If the store is short of space, the update goes to the server instead of the log: an early
-                // acknowledgement might not be kept.
+                // If the store is short of space, the update goes to the server instead of the log: if the log
+                // acknowledged it early, the store might later have no space for it.
                 Work::Update { payload, key_hash } if self.window.short => {
                     self.begin_bypass(Some(call.id), payload, key_hash, false, call.deadline, size);
                 }
@@ -221,7 +221,7 @@ impl Session {
         }
     }
 
-    /// Returns the deadline of the next call, if that call goes as a bypass.
+    /// Returns the deadline of the next call; `None`: the next call is no bypass.
     fn next_bypass(&self) -> Option<Time> {
         let next = self.queue.front()?;
         let goes = match next.work {

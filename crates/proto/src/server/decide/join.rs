@@ -1,5 +1,6 @@
 //! Devices that are no members and must join: the table under "Joining" in `docs/spec/protocol.md` §5. When this table
-//! decides, the devices before them on the path have their registered logs (lines 4 and 6a).
+//! decides, lines 4 and 6a have already ensured that the devices before the joiners on the path have their registered
+//! logs.
 
 use pmnet_wire::record::{CHAIN_MAX, Member};
 
@@ -25,7 +26,7 @@ impl Question<'_> {
         empty && marked && joiner.word_epoch == self.epoch
     }
 
-    /// Returns the chain without the joiners.
+    /// Returns the members of the new chain before the joiners.
     fn stays(&self) -> Vec<Member> {
         let before = self.before_joiners();
         let kept = if self.says(Member::SHRINK) {
@@ -139,7 +140,7 @@ pub const JOINING: &[Line] = &[
         decides: "hold",
         rule: Rule::Here(|q| {
             let last = q.before_joiners().last()?;
-            // The order up to which the joiner must catch up is unknown while that log grows.
+            // While entries are appended to this log, the order up to which the joiner must catch up is unknown.
             (last.flags & Member::SERVING != 0).then(|| {
                 Decision::Hold(Reason::JoinsAfterALogThatGoesOn {
                     joiners: ids(q.joiners()),
@@ -173,9 +174,9 @@ pub const JOINING: &[Line] = &[
         decides: "new chain = the chain (with SHRINK: the members on the path), then the joiners",
         rule: Rule::Here(|q| {
             let last = q.before_joiners().last()?;
-            // All entries that were acknowledged until now are applied, or they are in the log of the device before the
-            // joiners, which stands still. If this device itself has joined, it may still have to get some of these
-            // entries.
+            // Every entry that was acknowledged until now is applied, or is in the log of the device before the
+            // joiners, and nothing is appended to that log. If that device itself has joined, it may still lack some of
+            // these entries.
             let owed = q
                 .registered(last)
                 .filter(|member| member.flags & Member::JOINED != 0);

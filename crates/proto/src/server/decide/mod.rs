@@ -23,15 +23,15 @@ pub enum Decision {
         /// Text for the operator.
         notice: Reason,
     },
-    /// There is no decision yet, because a device on the path has restarted and must register first. No answer is sent;
-    /// the device asks again.
+    /// There is no decision yet, because a device on the path has restarted and must register first. The server sends
+    /// no answer, and the device asks again.
     Wait,
-    /// The decision needs an order of the operator. The device asks again, and shows what it waits for.
+    /// The decision needs an order of the operator. The device asks again, and shows the operator the reason.
     Hold(Reason),
-    /// Does the same as [`Decision::Hold`]. In addition, the device is no member, and must erase its log before it
-    /// joins.
+    /// As with [`Decision::Hold`], the device asks again and shows the reason. In addition, the device is no member,
+    /// and must erase its log before it joins.
     Erase(Reason),
-    /// The device must not serve. The text says why and what to do.
+    /// The device must not serve. The text of the reason says why, and what the operator must do.
     Refuse(Reason),
 }
 
@@ -42,7 +42,7 @@ pub struct Line {
     pub number: &'static str,
     /// Condition of the line, in the document's words.
     pub when: &'static str,
-    /// Decision of the line, in the document's words. The first words name the decision.
+    /// Decision of the line, in the document's words. The text begins with the decision's name.
     pub decides: &'static str,
     rule: Rule,
 }
@@ -51,9 +51,9 @@ type Decide = fn(&Question<'_>) -> Option<Decision>;
 
 #[derive(Debug)]
 enum Rule {
-    /// If the line applies, it decides.
+    /// The function returns the decision if the line applies.
     Here(Decide),
-    /// If the line applies, another table decides.
+    /// If the function returns true, this other table decides.
     In(fn(&Question<'_>) -> bool, &'static [Line]),
 }
 
@@ -81,8 +81,8 @@ impl Question<'_> {
             .find(|member| member.device == came.device)
     }
 
-    /// Whether the operator has made this statement. The statement is valid in one epoch, so a repeated or late
-    /// statement has no effect.
+    /// Whether the operator has made this statement for the present epoch. So a repeated or late statement has no
+    /// effect.
     const fn says(&self, flag: u32) -> bool {
         let origin = self.origin();
         origin.flags & flag != 0 && origin.word_epoch == self.epoch
@@ -115,7 +115,7 @@ impl Question<'_> {
         registered.is_some_and(|member| !lives_on(member, came))
     }
 
-    /// Whether a device on the path has restarted since the path was recorded, so that its statement may no longer be
+    /// Whether a device on the path has restarted since it added its row to the path, so that the row may no longer be
     /// true.
     fn is_old_path(&self, path: &[Member]) -> bool {
         path.iter().any(|came| self.is_old_copy(came))
@@ -127,7 +127,7 @@ impl Question<'_> {
         registered.is_some_and(|member| !is_synced(member, origin.tail, self.applied))
     }
 
-    /// Returns the reason why a joined device may not be the head.
+    /// Returns the reason why the device that asks, which has joined, may not be the head.
     fn lacks(&self) -> Reason {
         let origin = self.origin();
         Reason::Lacks {
@@ -139,7 +139,7 @@ impl Question<'_> {
         }
     }
 
-    /// Splits the path: the joiners at its end, and the devices before them.
+    /// Splits the path into the devices before the joiners, and the joiners at its end.
     fn split_joiners(&self) -> (&[Member], &[Member]) {
         let joins =
             |came: &&Member| self.registered(came).is_none() && came.flags & Member::JOIN != 0;
@@ -157,15 +157,16 @@ impl Question<'_> {
         self.grows_at_its_head() && self.is_virgin() && all_empty
     }
 
-    /// Whether the path leaves out members, and has the other members in order, with the same logs.
+    /// Whether the path has some of the members, in the order of the chain and with their registered logs, and leaves
+    /// out the others.
     fn leaves_some_out(&self) -> bool {
         is_part(self.members, self.path)
             && self.path.iter().all(|came| self.has_registered_log(came))
     }
 
-    /// Returns the origin and the next device on the path, if the next device's log is longer. That device got
-    /// everything from origin's log, and origin's log stands still before origin serves, so this is impossible without
-    /// a fault.
+    /// Returns the origin (the device that asks) and the next device on the path, if the next device's log is longer.
+    /// Without a fault this is impossible: the next device got all its entries from the origin's log, and nothing is
+    /// appended to the origin's log before the origin serves.
     fn next_log_is_longer(&self) -> Option<(&Member, &Member)> {
         let [origin, next, ..] = self.path else {
             return None;
@@ -177,16 +178,16 @@ impl Question<'_> {
     }
 }
 
-/// Whether this can be the device's log, in its registered state or in a later state. An old copy is recognised by the
-/// last incarnation in which it was marked to serve, regardless of its number of starts: the server registered the
-/// newer mark before the device served.
+/// Whether `now` can be the log of `registered`, in its registered state or in a later state. An old copy of the log
+/// has a lower serving mark, because the server registered the newer mark before the device served. The number of the
+/// copy's starts does not matter.
 pub(super) const fn lives_on(registered: &Member, now: &Member) -> bool {
     registered.incarnation <= now.incarnation && registered.served <= now.served
 }
 
 /// Whether this member holds all entries that were acknowledged in earlier epochs and are not applied. A joined member
-/// does so once each order up to the order in its record is held by the member or applied by the store. `tail`: last
-/// order of the member's log.
+/// does so once it holds, or the store has applied, each order up to the order in its record. `tail`: last order of the
+/// member's log.
 const fn is_synced(registered: &Member, tail: u64, applied: u64) -> bool {
     let joined = registered.flags & Member::JOINED != 0;
     !joined || applied >= registered.tail || tail >= registered.tail
@@ -220,8 +221,8 @@ fn ids(list: &[Member]) -> Vec<u32> {
     list.iter().map(|member| member.device).collect()
 }
 
-/// Decides what the RECOVER of `path[0]` means. `members`: the present chain (empty: the shard is new). `epoch`: its
-/// epoch. `epoch`: the epoch of the present chain. `had_sessions`: whether the shard has ever had a session.
+/// Decides what the RECOVER of `path[0]` means. `members`: the present chain; empty: the shard is new. `epoch`: the
+/// epoch of the present chain. `applied`: A. `had_sessions`: whether the shard has ever had a session.
 #[must_use]
 pub fn decide(
     members: &[Member],
@@ -363,7 +364,7 @@ pub const TABLE: &[Line] = &[
         decides: "hold: its log must be put back",
         rule: Rule::Here(|q| {
             let other = q.path[1..].iter().find(|came| q.has_another_log(came))?;
-            // The other device's own RECOVER will be refused. The origin has no fault.
+            // The origin has no fault, so it is not refused. The RECOVER of the other device will be refused.
             (!q.declared()).then_some(Decision::Hold(Reason::AnotherLogOnThePath {
                 device: other.device,
             }))
@@ -375,7 +376,7 @@ pub const TABLE: &[Line] = &[
         decides: "hold: an old copy says nothing of the log before it",
         rule: Rule::Here(|q| {
             let (_, next) = q.next_log_is_longer()?;
-            // The next device's own RECOVER will be refused.
+            // The origin has no fault. The RECOVER of the next device will be refused.
             q.is_old_copy(next)
                 .then_some(Decision::Hold(Reason::OldCopyOnThePath {
                     device: next.device,
@@ -431,7 +432,7 @@ pub const TABLE: &[Line] = &[
                registered one",
         decides: "wait: that device must register first",
         rule: Rule::Here(|q| {
-            // A path from before a restart must not decide.
+            // A path that was sent before a restart of one of its devices must not decide.
             let differs = |came: &Member| {
                 q.registered(came)
                     .is_some_and(|m| m.incarnation != came.incarnation || !lives_on(m, came))
@@ -487,8 +488,8 @@ pub const TABLE: &[Line] = &[
         number: "14",
         when: "as 13, but with SHRINK; a member on the path has a lower incarnation or serving mark than registered",
         decides: "wait: an old path",
-        // If such a path were accepted, the record would lose a registered incarnation, and a later rollback of that
-        // log would not be noticed.
+        // If the server accepted such a path, the chain record would lose the newer incarnation of a device. If the
+        // device's log were later replaced by an old copy, the server would not notice.
         rule: Rule::Here(|q| {
             (q.leaves_some_out() && q.is_old_path(q.path)).then_some(Decision::Wait)
         }),
@@ -530,11 +531,11 @@ pub const TABLE: &[Line] = &[
 
 fn keep(q: &Question<'_>) -> Option<Decision> {
     let origin = q.origin();
-    // The path of a restarted follower lacks the devices before it, and nothing changes. If the operator states that
-    // those devices are stopped, the same path makes the follower the head: line 13.
+    // A restarted follower sends a path without the devices before it, and the chain stays. If the operator states that
+    // the devices before it are stopped, this path makes the follower the head instead (lines 13 to 15).
     let comes_back = origin.flags & Member::SHRINK == 0 || q.path.len() == q.members.len();
-    // Lines 5 and 6, unless a loss is declared. With a declared loss, an old copy of the right log is also a change,
-    // and must not be accepted as if nothing were missing.
+    // Without a declared loss, lines 5 and 6 have already ensured this. With a declared loss, they do not apply, and an
+    // old copy of the right log must not be accepted as if nothing were missing.
     let whole = !q.is_old_copy(origin) && origin.applied <= q.applied;
     let same_logs = q.path.iter().all(|came| q.has_registered_log(came));
     if !(whole && comes_back && same_logs && ids(q.members).ends_with(&ids(q.path))) {

@@ -3,7 +3,7 @@
 use pmnet_wire::record::{CHAIN_MAX, Member};
 use std::fmt;
 
-/// A state of a device: its incarnation, and the last incarnation in which its log was marked to serve.
+/// Incarnation of a device, and the last incarnation in which its log was marked to serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
     incarnation: u32,

@@ -45,7 +45,7 @@ impl Bench {
         (bench, open)
     }
 
-    /// A client with an open session; the reply of the head took one millisecond.
+    /// A client with an open session. The head's reply to its OPEN came after one millisecond.
     pub fn open_with(config: ClientConfig) -> Bench {
         let (mut bench, _) = Bench::opening(config);
         bench.now = bench.now + MILLISECOND;
@@ -57,7 +57,7 @@ impl Bench {
         Bench::open_with(config())
     }
 
-    /// A header as the head writes it in this session.
+    /// The header of a packet of this kind, as the head sends it in this session.
     pub fn reply(&self, kind: Kind) -> Header {
         Header {
             shard: SHARD,
@@ -119,7 +119,7 @@ impl Bench {
         );
     }
 
-    /// Gives the server's confirmation, which does not pass the head, that all seqs up to `seq` are applied.
+    /// Gives the client a confirmation that all seqs up to `seq` are applied. The confirmation has not passed the head.
     pub fn confirm_fallback(&mut self, seq: u64) {
         let header = Header {
             seq,

@@ -48,7 +48,7 @@ pub fn member(id: u32) -> Member {
     }
 }
 
-/// The address of device `id`; after the last device, that of the server.
+/// The address of hop `id`: of device `id`, or of the server for the id after the last device's.
 pub fn hop(chain: u32, id: u32) -> Peer {
     if id > chain {
         server()
@@ -57,7 +57,7 @@ pub fn hop(chain: u32, id: u32) -> Peer {
     }
 }
 
-/// Settings of device `id`. Entries for the server do not wait for others.
+/// Settings of device `id`. Entries for the server are sent at once, without waiting for more entries.
 pub fn config(id: u32, next: Peer) -> DeviceConfig {
     DeviceConfig {
         server_linger: 0,
@@ -65,7 +65,7 @@ pub fn config(id: u32, next: Peer) -> DeviceConfig {
     }
 }
 
-/// A header as a client of the bench's session writes it.
+/// The header of a packet of this kind, as the client of the bench's session sends it.
 pub fn from_client(kind: Kind, seq: u64) -> Header {
     Header {
         shard: SHARD,
@@ -112,7 +112,7 @@ pub fn refused(bench: &mut Bench, header: &Header) -> Sent {
     sent
 }
 
-/// A header as a neighbour in the chain writes it.
+/// The header of a packet of this kind, as a neighbour hop sends it.
 pub fn from_hop(kind: Kind, device: u32) -> Header {
     Header {
         shard: SHARD,
@@ -124,7 +124,7 @@ pub fn from_hop(kind: Kind, device: u32) -> Header {
     }
 }
 
-/// The entry with this order. The session's OPEN is order 1, so an update has seq `order − 1`.
+/// The entry with this order. The session's OPEN has order 1, so an update has seq `order − 1`.
 pub fn entry(order: u64) -> (Header, Vec<u8>) {
     let kind = if order == 1 { Kind::Open } else { Kind::Update };
     let header = Header {
@@ -237,7 +237,7 @@ impl Bench {
         verdict
     }
 
-    /// Gives the device a packet that it must append; returns the entry's header.
+    /// Gives the device a packet, which must be appended. Returns the entry's header.
     #[track_caller]
     pub fn admit(&mut self, header: &Header, payload: &[u8]) -> Header {
         let from = if header.kind == Kind::Append {
@@ -251,7 +251,7 @@ impl Bench {
         }
     }
 
-    /// Gives the device a packet that it must not append; returns its answers.
+    /// Gives the device a packet, which must not be appended. Returns the device's answers.
     #[track_caller]
     pub fn answer(&mut self, from: Peer, header: &Header, payload: &[u8]) -> Vec<Sent> {
         assert_eq!(self.give(from, header, payload), Verdict::Done);

@@ -1,5 +1,5 @@
-//! Test benches. Each test bench holds one machine. The test gives packets to the machine and takes those that it
-//! sends, as values, without sockets.
+//! Test benches. Each test bench holds one machine. The test gives packets to the machine and takes the packets that
+//! the machine sends, as values, without sockets.
 
 pub mod client;
 pub mod device;
@@ -32,7 +32,7 @@ impl Sent {
     }
 }
 
-/// An address; small numbers are those of devices.
+/// An address. Small numbers are addresses of devices.
 pub fn peer(last: u8) -> Peer {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)), 51_000)
 }

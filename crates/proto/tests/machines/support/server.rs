@@ -16,9 +16,9 @@ pub struct Store {
     /// Payloads of executed bypasses, in order.
     pub executed: Vec<Vec<u8>>,
     pub records: BTreeMap<Vec<u8>, Bytes>,
-    /// The reply to the next executions. None: the reply is the number of effects and executions before.
+    /// The reply to the next executions. `None`: the reply is the number of earlier effects and executions.
     pub reply: Option<Bytes>,
-    /// The name of the store, if it takes writes.
+    /// The name of the store; `None`: the store takes no writes.
     pub name: Option<&'static str>,
 }
 
@@ -118,7 +118,7 @@ impl Bench {
         let mut bench = Bench::blank(config);
         let path = [member(1)];
         bench.recover(1, &path);
-        // The log was declared lost repeatedly: each time began an epoch.
+        // To reach the epoch, the log is declared lost repeatedly. Each time a new epoch begins.
         for nonce in 2..=u64::from(EPOCH) {
             let again = Member {
                 flags: Member::DECLARE_LOSS,
@@ -152,7 +152,7 @@ impl Bench {
         bench
     }
 
-    /// A header as the tail writes it.
+    /// The header of a packet of this kind, as the tail sends it.
     pub fn header(&self, kind: Kind) -> Header {
         Header {
             shard: SHARD,
@@ -222,8 +222,8 @@ impl Bench {
         self.give(&header, &write_path(path))
     }
 
-    /// Gives the server a RECOVER along this path twice: the first makes it read its records. Returns the answers to
-    /// the second.
+    /// Gives the server a RECOVER along this path twice. Because of the first the server reads its records. Returns the
+    /// answers to the second.
     #[track_caller]
     pub fn told(&mut self, nonce: u64, path: &[Member]) -> Vec<Sent> {
         assert_eq!(self.ask(nonce, path), [], "it looks first");
@@ -236,7 +236,7 @@ impl Bench {
         let mut sent = self.ask(nonce, path);
         sent.extend(self.work());
         if !sent.iter().any(|one| one.header.kind == Kind::RecoverReply) {
-            // The server had to read its records first: the device asks again.
+            // The server first had to read its records. The device asks again.
             sent = self.ask(nonce, path);
             sent.extend(self.work());
         }
@@ -278,7 +278,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Lets the store end this work, which [`Bench::pending`] returned, and returns the packets that are sent then.
+    /// Lets the store do this work, which [`Bench::pending`] returned, and returns the packets that the server then
+    /// sends.
     #[track_caller]
     pub fn done(&mut self, work: &Work) -> Vec<Sent> {
         self.perform(work).expect("the shard goes on");
@@ -303,7 +304,7 @@ impl Bench {
         take(&mut self.out)
     }
 
-    /// The next work, which is not done: a crash or a failing store leaves it so.
+    /// The next work, which the bench does not do, as after a crash or with a failing store.
     #[track_caller]
     pub fn pending(&mut self) -> Work {
         self.server
