@@ -54,9 +54,9 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cache {
-    /// In addition, updates that are in Redis, until the log drops them.
+    /// Updates that are not in Redis yet.
     Pending,
-    /// Also updates that Redis has, as long as the log keeps them.
+    /// In addition, updates that are in Redis, until the log drops them.
     Log,
 }
 
