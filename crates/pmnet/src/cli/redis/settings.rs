@@ -167,8 +167,8 @@ pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
     })
 }
 
-/// Returns the limit of clients, reduced so that every client can have all the connections that its commands may need.
-/// `clients`: returns the number of clients for which a number of open files is enough.
+/// Returns the limit of clients. It is reduced so that every client can have all connections that its commands may
+/// need. `clients`: a function that returns the number of clients for which a given number of open files is enough.
 pub fn within_files(
     wanted: usize,
     clients: impl FnOnce(u64) -> usize,
@@ -192,8 +192,8 @@ pub fn within_files(
     Ok(wanted.min(can))
 }
 
-/// Returns a client of the devices of `via`, or a client whose devices etcd must still name. `role`: the role with
-/// these settings.
+/// Returns the configuration of a client. In a fleet, etcd must still name its devices; otherwise they are those of
+/// `via`. `role`: the role that has these settings.
 pub fn places(
     role: &str,
     via: Option<String>,
@@ -221,7 +221,7 @@ pub fn places(
     Ok((ClientConfig { payloads, ..client }, follow))
 }
 
-/// Returns a client of the devices of `via`.
+/// Returns the configuration of a client with the devices of `via`.
 pub fn devices(via: &str) -> Result<ClientConfig, ConfigError> {
     let found: Vec<Vec<SocketAddr>> = via
         .split(',')
@@ -242,8 +242,8 @@ pub fn devices(via: &str) -> Result<ClientConfig, ConfigError> {
     Ok(client)
 }
 
-/// Returns the addresses of one family, each once: first the first address of each host, then the second, and so on.
-/// There are at most as many as a chain has devices.
+/// Returns the addresses of one family, each once: the first address of each host, then the second address of each
+/// host, and so on. The result has at most as many addresses as a chain can have devices.
 pub fn together(found: &[Vec<SocketAddr>], ipv4: bool) -> Vec<SocketAddr> {
     let mut all: Vec<SocketAddr> = Vec::new();
     let longest = found.iter().map(Vec::len).max().unwrap_or(0);
@@ -261,7 +261,7 @@ pub fn together(found: &[Vec<SocketAddr>], ipv4: bool) -> Vec<SocketAddr> {
     all
 }
 
-/// Returns the bound of unread bytes. It must be at least the largest reply.
+/// Returns the limit of unread bytes. The limit must be at least the size of the largest reply.
 fn unread(flag: &str, text: &str) -> Result<usize, ConfigError> {
     usize::try_from(bytes(flag, text)?)
         .ok()
@@ -274,7 +274,7 @@ fn unread(flag: &str, text: &str) -> Result<usize, ConfigError> {
         })
 }
 
-/// Returns an error that names the bounds if the value is not between them.
+/// Returns an error with the bounds if the value is out of them.
 pub fn within<N: PartialOrd + Display>(
     flag: &str,
     value: N,
@@ -447,7 +447,7 @@ mod tests {
         for (said, change) in cases {
             let mut changed = args();
             change(&mut changed);
-            // The setting counts both from the flags and from the file.
+            // The setting counts if the flags have it, and if the file has it.
             for (flags, file) in [
                 (changed.clone(), RedisArgs::default()),
                 (RedisArgs::default(), changed),
