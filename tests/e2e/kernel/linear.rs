@@ -1,5 +1,5 @@
-//! A process is killed every second while 64 clients contend for keys. The history of all clients,
-//! through a front and a device in the kernel or one that bypasses its stack, must be linearizable
+//! A process is killed every second while 64 clients contend for keys. The clients use a front. The device is in the
+//! kernel, or bypasses the kernel's network stack. The history of all clients must be linearizable
 //! (`docs/internals/histories.md`).
 
 use std::collections::BTreeMap;
@@ -17,12 +17,12 @@ use super::took_over;
 use super::world::{Place, Plan, READY_MAX, World};
 use crate::support::{eventually, seed};
 
-/// Number of groups of clients; each group has its own keys.
+/// Number of groups of clients. Each group has keys of its own.
 const GROUPS: u32 = 16;
-/// Number of clients of a group. The number bounds the operations on a key that are under way or have an unknown
-/// outcome at the same time. With more clients, the search for an order exceeds its bound.
+/// Number of clients in a group. It limits the operations on a key that are outstanding or of unknown outcome at the
+/// same time. With more clients, the search for an order would exceed its limit.
 const GROUP_CLIENTS: u64 = 4;
-/// One client of each group only writes, with a pause after each write, because a client that reads
+/// Pause after each write of a client that only writes. Each group has one such client, because a client that reads
 /// must wait while the device is dead.
 const WRITE_PAUSE: Duration = Duration::from_millis(5);
 const CONTENTION: Contention = Contention {
@@ -31,19 +31,18 @@ const CONTENTION: Contention = Contention {
     operations_max: 50_000,
     call_max: Duration::from_secs(2),
 };
-/// Maximum number of keys that are checked again with one wrong reply.
+/// Maximum number of keys that are checked a second time, with one wrong reply.
 const BROKEN_MAX: usize = 300;
 /// Clients of the device for the other checker: their number, and their operations per second.
 const WRITERS: usize = 8;
 const WRITERS_RATE: f64 = 400.0;
-/// Number of commands that the database must have executed after a restart, as a sign that the
-/// device is back in service.
+/// Number of commands that the database must have executed after a restart. They prove that the device serves again.
 const BACK: u64 = 20;
-/// A return to service that takes longer than this is reported, with the processes' logs.
+/// Time until the device serves again above which the processes' logs are reported.
 const SLOW: Duration = Duration::from_secs(2);
 /// Longest pause between two actions, in milliseconds.
 const PAUSE_MS: u64 = 150;
-/// Shortest time for which the device is dead.
+/// Shortest time between a kill of the device and its restart.
 const DEAD_MIN: Duration = Duration::from_millis(20);
 
 /// The kills, and the service that clients got meanwhile.
@@ -53,11 +52,10 @@ struct Kills {
     count: BTreeMap<&'static str, u32>,
     /// Number of SETs that were acknowledged while no process of the device lived.
     dead_sets: u64,
-    /// Number of periods without a process of the device, and number of such periods with an
-    /// acknowledged SET.
+    /// Number of periods in which no process of the device ran, and number of such periods with an acknowledged SET.
     deaths: u32,
     deaths_served: u32,
-    /// Longest time from the device's start until it was back in service.
+    /// Longest time from the device's start until it served again.
     back_max: Duration,
 }
 
@@ -65,8 +63,7 @@ fn sets(groups: &[Shared]) -> u64 {
     groups.iter().map(Shared::acknowledged_sets).sum()
 }
 
-/// Returns the number of operations that the database answered, for which the device's process is
-/// needed.
+/// Returns the number of operations that the database answered. They need the device's process.
 fn executed(groups: &[Shared]) -> u64 {
     groups.iter().map(Shared::acknowledged).sum::<u64>() - sets(groups)
 }
@@ -77,7 +74,8 @@ impl Kills {
         *self.count.entry(name).or_default() += 1;
     }
 
-    /// Kills the device, and in turn another process at another moment of the same second.
+    /// Kills the device, and at another moment of the same second another process. The other process changes from turn
+    /// to turn.
     fn turn(
         &mut self,
         world: &mut World,
@@ -90,7 +88,7 @@ impl Kills {
         let other = other[usize::try_from(number).unwrap() % other.len()];
         let restarted = !matches!(other, "" | "device");
         self.kill(world, "device");
-        // Answers after this moment did not come from the killed process.
+        // An answer after this moment cannot come from the killed process.
         std::thread::sleep(Duration::from_millis(2));
         let before = sets(groups);
         std::thread::sleep(DEAD_MIN);
@@ -106,7 +104,7 @@ impl Kills {
         world.process("device").relaunch().unwrap();
         pause(PAUSE_MS);
         if other == "device" {
-            // The device is also killed while it takes over, or just after.
+            // The device is also killed while it takes over the kernel's state, or shortly after.
             self.kill(world, "device");
             world.process("device").relaunch().unwrap();
         }
@@ -140,7 +138,7 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// All clients work while the device is killed every `every` for `seconds`; then all keys are read.
+/// Runs all clients while the device is killed every `every` for `seconds`. Then reads all keys.
 fn history(world: &mut World, seconds: u64, every: Duration) -> (Vec<Record>, Kills) {
     let seed = seed();
     let mut random = fastrand::Rng::with_seed(seed);
@@ -158,7 +156,7 @@ fn history(world: &mut World, seconds: u64, every: Duration) -> (Vec<Record>, Ki
                     let network = &network;
                     scope.spawn(move || {
                         network.enter("client1").unwrap();
-                        // Values begin with the seed, so that no two clients write the same value.
+                        // Each value begins with the seed, so that no two clients write equal values.
                         let seed = seed
                             .wrapping_mul(1_000)
                             .wrapping_add(number * GROUP_CLIENTS + index);
