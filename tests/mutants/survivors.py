@@ -1,6 +1,6 @@
 """Compares the list of explained survivors with the results of a run.
 
-survivors.toml has one row for each:
+survivors.toml has one row for each explained survivor:
 
   package  the crate
   mutant   its name, without line and column
@@ -23,7 +23,7 @@ FIELDS = {"package", "mutant", "count", "why"}
 
 
 def explained():
-    """All rows. Ends the program if a row is invalid."""
+    """Returns all rows. Ends the program if a row is invalid."""
     rows = tomllib.loads(LIST.read_text()).get("survivor", [])
     wrong = [row for row in rows if row.keys() | {"count"} != FIELDS or not row["why"].strip()]
     twice = [key for key, times in collections.Counter((row["package"], row["mutant"]) for row in rows).items() if times > 1]
@@ -33,10 +33,11 @@ def explained():
 
 
 def judge(package, caught, survived):
-    """Prints the differences between the list and a run. Returns whether a survivor has no explanation.
+    """Prints the differences between the list and a run. Returns whether there is a survivor without an
+    explanation.
 
-    Both arguments are lists of names. If the run had no mutant of a row, this means nothing, because the run may have
-    been partial."""
+    Both arguments are lists of names. If the run did not try the mutant of a row, the row is not reported, because
+    the run may have been partial."""
     have = collections.Counter(survived)
     rows = {row["mutant"]: row for row in explained() if row["package"] == package}
     unexplained = False
@@ -55,7 +56,7 @@ def judge(package, caught, survived):
 
 
 def of_cargo_mutants(outcomes):
-    """(caught, survived, unviable): names without line and column."""
+    """Returns (caught, survived, unviable), each with names without line and column."""
     found = {"caught": [], "survived": [], "unviable": []}
     kinds = {"CaughtMutant": "caught", "Timeout": "caught", "MissedMutant": "survived", "Unviable": "unviable"}
     for outcome in json.loads(pathlib.Path(outcomes).read_text())["outcomes"]:
