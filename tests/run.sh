@@ -277,7 +277,7 @@ if [ "$what" = all ]; then
             echo "$pid"
         done
     }
-    # Ends the suites that the lanes run, and keeps the lanes from starting further suites.
+    # Ends the suites that the lanes are running, and prevents the lanes from starting more.
     # shellcheck disable=SC2046
     trap 'kill -STOP "${lanes[@]}"; kill $(for lane in "${lanes[@]}"; do below "$lane"; done); kill -KILL "${lanes[@]}"' EXIT
     wait "${lanes[@]}"

@@ -1,8 +1,9 @@
 #!/bin/sh
-# Installs what tests and demo use, where that is possible, and says what is missing. Starts no service.
-# A missing program is no error: the tests that need it are skipped later, with a message. Errors
-# are only rust     no Rust, or one that is too old: nothing can be built redis    where CI is set,
-# another Redis than the one that the tests were written for
+# Installs the programs that tests and demo use, where this is possible, and names those that are missing. Starts
+# no service. A missing program is not an error, because the tests that need it are skipped later, with a message.
+# There are only two errors:
+#   rust     there is no Rust, or its version is too old, so nothing can be built
+#   redis    only if CI is set: the installed Redis has another version than the one for which the tests were written
 #
 # Usage: tests/setup.sh [rust] [packages] [redis] [servers] [python] [node] [promtool]
 

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Runs common job queues with the front, while processes of pmnet are killed. Does every job run exactly once?
 
-  tests/compat/queues.py                       Celery, BullMQ and Sidekiq for a minute each, before this machine's Redis
+  tests/compat/queues.py                       Celery, BullMQ and Sidekiq for a minute each, with this machine's Redis
   tests/compat/queues.py --store valkey-9.1 --only bullmq --seconds 20
 
-The jobs record their runs directly in Redis, without pmnet, so that the counts do not pass through the system under
-test. The server and the device are killed in turn (kill -9, restarted at once). The front is not killed: if a client's
-connection breaks during a blocking pop, the popped element may be lost, with Redis alone as well.
+The jobs count their runs directly in Redis, without pmnet, so that the counts do not pass through the system under
+test. The server and the device are killed by turns (kill -9), and are restarted at once. The front is not killed,
+because the popped element may be lost if a client's connection breaks during a blocking pop. With Redis alone it may
+be lost as well.
 """
 
 import argparse

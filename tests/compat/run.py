@@ -2,8 +2,8 @@
 """Checks that an unmodified client gets the same replies from a Redis behind pmnet as from a Redis alone.
 
 Suites:
-  scenarios   several clients, long pipelines, raw bytes, settings: what both sides do must be equal
-  differ      random commands on one connection: every reply must be equal, as bytes
+  scenarios   several clients, long pipelines, raw bytes, settings: both sides must do the same
+  differ      random commands on one connection: all replies must be equal, byte by byte
   redis       Redis's own test suite
   redis-py    redis-py's own tests, with RESP2 and RESP3
   go-redis    go-redis' own tests
@@ -13,9 +13,9 @@ A test that fails only through the front must have a row in expected.toml with a
 through the front, the exit code is 1. Rows whose tests pass are listed, so that they can be removed.
 
   tests/compat/run.py                     all suites, then docs/use/compatibility.md
-  tests/compat/run.py --only redis --only differ     some; results are kept in target/compat/results for the page
+  tests/compat/run.py --only redis --only differ     some suites; their results are kept in target/compat/results for the page
   tests/compat/run.py --quick             scenarios and differ, within a minute; a part of make test
-  tests/compat/run.py --store NAME        the same beside and before another server (servers.py list)
+  tests/compat/run.py --store NAME        all suites with another server than this machine's Redis (servers.py list)
 """
 
 import argparse

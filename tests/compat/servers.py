@@ -2,9 +2,9 @@
 """Servers that users run as the store of pmnet, in addition to this machine's redis-server. Each is downloaded once,
 and is started by name.
 
-  tests/compat/servers.py list                what there is, and what is fetched
-  tests/compat/servers.py fetch [NAME …]      fetches these (default: all but those that are compiled)
-  tests/compat/servers.py run NAME COMMAND …  runs a command that finds this server as `redis-server`
+  tests/compat/servers.py list                lists the servers, and says which are downloaded
+  tests/compat/servers.py fetch [NAME …]      downloads these (default: all except those that must be compiled)
+  tests/compat/servers.py run NAME COMMAND …  runs a command for which `redis-server` is this server
 
 Each server is in target/servers/NAME. Its bin/redis-server is a script that starts the server with its modules, and
 with the libraries for which the server was linked. So every program that finds `redis-server` in PATH can use any of

@@ -10,9 +10,9 @@ answer updates alone, and compare it packet by packet with the device in user sp
   tests/kernels/run.py linux-image-cloud-amd64         packages by name; a meta-package is followed
   tests/kernels/run.py ./linux-image-….deb ./bzImage   files: a package, a kernel itself
 
-  --packets N     of the differential test (4000)
-  --seconds N     limit for the tests of one kernel (600)
-  --tests BINARY  these tests, built before, instead of building them
+  --packets N     number of packets of the differential test (4000)
+  --seconds N     time limit for the tests of one kernel (600)
+  --tests BINARY  use these tests instead of building them
 
 If QEMU is missing, it is installed (root, apt-get). Packages and the output of each kernel are kept in
 target/kernels. A package in this folder is not downloaded again. Every step has a time limit. The

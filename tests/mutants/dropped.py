@@ -8,9 +8,9 @@ All changes of a crate are compiled into it at once, in a copy of the tree. A ch
 variable has its number. So the crate is compiled once, and not once for each change. A change that does not compile is
 left out and counted. Each change is tried with the crate's own tests, until one of them fails or does not end.
 
-  tests/mutants/dropped.py pmnet-proto                   all of one crate
-  tests/mutants/dropped.py pmnet-proto --only admission  those whose name contains the word
-  tests/mutants/dropped.py pmnet-proto --shard 2/8       the second of eight parts
+  tests/mutants/dropped.py pmnet-proto                   all changes of one crate
+  tests/mutants/dropped.py pmnet-proto --only admission  the changes whose name contains this word
+  tests/mutants/dropped.py pmnet-proto --shard 2/8       the second of eight parts of the changes
   tests/mutants/dropped.py pmnet-proto --list
 
 The exit code is 1 if there is a survivor that is not in survivors.toml.

@@ -4,10 +4,11 @@ It parses only the parts of Rust that it needs: comments, strings and brackets, 
 ends of statements. If it parses a position wrongly, the change does not compile, and is counted as such.
 
   kind       what is changed
-  check      an operand of && becomes true, and one of || false; all of an &&, and a condition of an if or of .then, false, or
-             true if it is a single one; what is looked for (filter, find, any …) true or false
+  check      an operand of && becomes true, and an operand of || becomes false. A whole && becomes false, and so does
+             the condition of an if or of .then; a condition without operators also becomes true. The condition of a
+             search (filter, find, any …) becomes true or false
   bound      .min(…) or .max(…) is left out
-  statement  a call, or an assignment, but += and the like, is left out (cargo-mutants has the others)
+  statement  a call or an assignment is left out, except += and similar ones (cargo-mutants changes these)
 """
 
 import bisect

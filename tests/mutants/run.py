@@ -7,12 +7,13 @@ dropped.py leaves out checks and statements (`make dropped`). Changes of these k
 
 The tables (*.toml in this folder) have one row for each mutant:
 
-  name       what is missing then
-  in         the file that is changed, or the folder: then the text may be in any of its files, and may move between them
-  function   the function that it is in, where the text is in others too
-  from, to   the text that is replaced: it must occur exactly once there; spaces and line ends do not count
+  name       what the source lacks with this change
+  in         the file that is changed; or a folder, if the text may be in any of its files
+  function   the function with the text; only needed if other functions have the text too
+  from, to   the text that is replaced, which must occur exactly once, and its replacement; spaces and line ends
+             do not count
   tests      names of COMMANDS, tried one after the other until one of them fails
-  explained  only for a mutant that nothing notices: why that is right, or what it would take
+  explained  only for a mutant that no test notices: why this is right, or what a test would need
 
 `from` should be as short as possible: one statement, without the statements around it.
 
@@ -24,11 +25,11 @@ tests do not end in time, this is an error of its row, and the mutant does not c
 
 The exit code is 1 if there is an error, or a survivor without an explanation.
 
-  tests/mutants/run.py                       all of them
-  tests/mutants/run.py --only repair         those whose name contains the word
-  tests/mutants/run.py --sample 20 --seed 1  so many of them, at random
+  tests/mutants/run.py                       all mutants
+  tests/mutants/run.py --only repair         the mutants whose name contains this word
+  tests/mutants/run.py --sample 20 --seed 1  this number of mutants, at random
   tests/mutants/run.py --list
-  tests/mutants/run.py --check               only looks whether the tables fit the tree; a part of make lint
+  tests/mutants/run.py --check               only checks that the tables fit the tree; a part of make lint
 """
 
 import argparse

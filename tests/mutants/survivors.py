@@ -4,10 +4,11 @@ survivors.toml has one row for each explained survivor:
 
   package  the crate
   mutant   its name, without line and column
-  count    how many have this name, if more than one survives (cargo-mutants may make several of one name)
-  why      why no test notices it: what it changes is nothing, or only time; or what it would take
+  count    the number of survivors with this name, if there is more than one (cargo-mutants may give several mutants
+           one name)
+  why      why no test notices it: it changes nothing, or only times; or what a test would need
 
-Usage: tests/mutants/survivors.py PACKAGE OUTCOMES     what `cargo mutants` wrote into mutants.out/outcomes.json
+Usage: tests/mutants/survivors.py PACKAGE OUTCOMES     OUTCOMES: the file mutants.out/outcomes.json of `cargo mutants`
 """
 
 import collections

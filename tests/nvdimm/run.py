@@ -15,8 +15,8 @@ contents are read through the fronts.
   tests/nvdimm/run.py --runs 200
   tests/nvdimm/run.py --of store   packet stores only
 
-  --seed N        of moments, persistence domains and processors (1)
-  --pmnet BINARY  (target/release/pmnet)
+  --seed N        seed for moments, persistence domains and processors (1)
+  --pmnet BINARY  the binary under test (target/release/pmnet)
   --unsafe        keep the first log in the page cache: the run must then find a loss
 
 Each client writes increasing numbers to a key (SET). After each SET it removes one element of a list (LTRIM,

@@ -13,10 +13,10 @@ last mark. Some states are also booted: then the file system itself must recover
   tests/powercut/run.py --runs 40    10 of each
   tests/powercut/run.py --of store   packet stores only
 
-  --seed N        of what is sampled (1)
-  --rounds N      bursts of a recording; a store gets a third of so many transactions (200)
-  --samples N     states between two marks (4)
-  --booted N      states of each recording that are booted (1)
+  --seed N        seed for the choice of states (1)
+  --rounds N      bursts in a recording of a log; for a store, N / 3 transactions (200)
+  --samples N     number of states between two marks (4)
+  --booted N      number of states of each recording that are booted (1)
 
 The file system reports where the blocks of the file lie (FIEMAP). The blocks never move, because the whole file is
 written when it is made, and is only overwritten later. If QEMU is missing, it is installed (root, apt-get). Packages

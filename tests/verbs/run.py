@@ -5,11 +5,12 @@ Boots Debian's kernels in QEMU (emulated: needs no virtualization), 6.1, and 6.1
 
   tests/verbs/run.py                      both kernels: the order of slots, clients cut off, processes killed
   tests/verbs/run.py linux-image-amd64    packages by name
-  tests/verbs/run.py --loss 2             two guests, fronts and head, with so many percent of loss between them in either direction
-  tests/verbs/run.py --cuts 50            slots and log on devdax; QEMU is killed so often
+  tests/verbs/run.py --loss 2             two guests, one with the fronts and one with the head; the link between them loses 2 % of
+                                       the packets in each direction
+  tests/verbs/run.py --cuts 50            slots and log on devdax; QEMU is killed 50 times
 
-  --seconds N     of load for each kernel (60)
-  --seed N        of moments (1)
+  --seconds N     duration of the load for each kernel (60)
+  --seed N        seed for the moments of faults (1)
   --unkeyed       no keys; without this flag all processes have keys
   --pmnet BINARY, --lab BINARY, --rude BINARY   (target/release/pmnet, pmnet-lab, examples/rude)
 

@@ -183,8 +183,8 @@ fn history(world: &mut World, seconds: u64, every: Duration) -> (Vec<Record>, Ki
     }));
     let mut records: Vec<Record> = groups.into_iter().flat_map(Shared::into_records).collect();
     let read = lived.map(|()| {
-        // The first read goes through the front. The front's answer may be in the log only, so the
-        // test waits until the database has it.
+        // The first read goes through the front. The value in the front's answer may be only in the log, so the test
+        // waits until the database has it.
         world
             .inside("client1", || {
                 read_all(&mut records, front).and_then(|()| drained(front))
@@ -218,8 +218,8 @@ fn judged(records: &[Record]) -> Report {
     check_history(&operations, &Limits::default())
 }
 
-/// Returns the errors of refused operations, with their numbers. By the checker these operations
-/// had no effect.
+/// Returns the error texts of refused operations, with their numbers. The checker assumes that refused operations had
+/// no effect.
 fn refusals(records: &[Record]) -> BTreeMap<&str, u32> {
     let mut reasons = BTreeMap::new();
     for record in records {
@@ -231,7 +231,7 @@ fn refusals(records: &[Record]) -> BTreeMap<&str, u32> {
     reasons
 }
 
-/// Runs the clients and checks the history.
+/// Runs the clients, and checks their history.
 fn linearizable(plan: Plan, seconds: u64, every: Duration) -> Option<(Vec<Record>, Kills)> {
     let (place, direct) = (plan.place, plan.direct.unwrap_or("in the kernel"));
     let mut world = World::start(plan)?;
@@ -268,8 +268,8 @@ fn linearizable(plan: Plan, seconds: u64, every: Duration) -> Option<(Vec<Record
         kept.display()
     );
     assert!(report.keys.len() >= 64, "{} keys", report.keys.len());
-    // While the process holds the pipeline, no update is acknowledged. On a slow machine the
-    // process may often be killed in this state.
+    // While the process holds the pipeline, no update is acknowledged. On a slow machine the process may often be
+    // killed in this state.
     assert!(
         kills.deaths_served > 0 || !world.is_in_kernel(),
         "{kills:?}"
@@ -277,9 +277,9 @@ fn linearizable(plan: Plan, seconds: u64, every: Duration) -> Option<(Vec<Record
     Some((records, kills))
 }
 
-/// The last two replies of a key are reads, through the front and from the database. Changes the first of these two
-/// reads to an earlier value. Returns `None` if the earlier value would be allowed: after an operation of unknown
-/// outcome, or without a write.
+/// The last two replies about a key are reads: one through the front, one from the database. Changes the first of them
+/// to an earlier value. Returns `None` if the earlier value is permitted, because an operation has an unknown outcome,
+/// or because there was no write.
 fn broken(records: &[&Record]) -> Option<Vec<Record>> {
     let known = records
         .iter()
@@ -303,12 +303,13 @@ fn broken(records: &[&Record]) -> Option<Vec<Record>> {
     known.then_some(records)
 }
 
-/// Makes one reply in the history of a key wrong, and checks that this key is not linearizable.
-/// Returns the number of keys.
+/// For each key, makes one reply in its history wrong, and checks that the history of this key is no longer
+/// linearizable. Returns the number of keys.
 fn every_wrong_reply_is_noticed(records: &[Record]) -> usize {
     let mut keys: BTreeMap<&str, Vec<&Record>> = BTreeMap::new();
     for record in records {
-        // Locks are taken and released, so an earlier reply may have been true at any time.
+        // Keys of locks are left out: locks are taken and released, so an earlier reply may have been right at any
+        // time.
         if !record.key.starts_with('l') {
             keys.entry(&record.key).or_default().push(record);
         }
@@ -336,7 +337,8 @@ fn a_few_seconds_of_kills_are_linearizable() {
     }
 }
 
-/// A device that bypasses the kernel's stack does not acknowledge while its process is dead.
+/// Returns the plan of a device that bypasses the kernel's network stack. Such a device does not acknowledge while its
+/// process is dead.
 fn past_the_stack(media: &'static str) -> Plan {
     Plan {
         direct: Some(media),
@@ -356,7 +358,7 @@ fn a_few_seconds_of_kills_past_the_stack_are_linearizable() {
     }
 }
 
-/// The long form, run by `make kernel`.
+/// The long form of this test, which `make kernel` runs.
 fn a_minute(plan: Plan) {
     let Some((records, kills)) = linearizable(plan, 60, Duration::from_secs(1)) else {
         return;
