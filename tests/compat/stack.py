@@ -82,8 +82,8 @@ def end(process):
 
 
 def start_logged(command, folder, log, **environment):
-    """Starts a program in `folder`. Its output goes to `log`. `environment`: variables in addition to this
-    process's own."""
+    """Starts a program in `folder`. The output of the program goes to `log`. `environment`: variables in
+    addition to this process's own."""
     with open(log, "wb") as out:
         return popen(
             command,

@@ -21,7 +21,7 @@ use crate::status::{load, of_prometheus, place, root, send_bad_ones, shown};
 use crate::support::{Caller, SetOnDrop, connect, eventually, front, launch, ok};
 
 const RULES: &str = "contrib/prometheus/pmnet.rules.yml";
-/// Longest wait until an alert fires. It covers the longest time limit in a rule (10 s), and some evaluations of
+/// Longest wait until an alert fires. The wait covers the longest time limit in a rule (10 s), and some evaluations of
 /// Prometheus.
 const FIRES_MAX: Duration = Duration::from_secs(45);
 const READY_MAX: Duration = Duration::from_secs(30);
@@ -479,7 +479,7 @@ const VICTIMS: [Role; 5] = [
     Role::Redis,
     Role::Front,
 ];
-/// Time from a kill to the restart. It is about the time that a supervisor needs.
+/// Time from a kill to the restart. This time is about the time that a supervisor needs.
 const DOWN: Duration = Duration::from_secs(1);
 
 /// Runs load, and kills and restarts a process every `interval`. No alert may fire, with the times that the rules have.

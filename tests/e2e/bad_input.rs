@@ -542,7 +542,7 @@ fn started_in_the_wrong_order_everybody_waits() {
     assert!(n <= 3, "INCR, asked three times, gave {n}");
 }
 
-/// A file system of a few megabytes. It is unmounted when this value is dropped.
+/// A file system of a few megabytes. The file system is unmounted when this value is dropped.
 struct TinyDisk(PathBuf);
 
 impl TinyDisk {

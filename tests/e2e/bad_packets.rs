@@ -267,7 +267,7 @@ fn malformed_packets_change_nothing_and_amplify_nothing() {
             "{key:?} was not written by anybody"
         );
     }
-    // It must still be possible to restart all processes.
+    // After this, all processes must still be able to restart.
     for role in [Role::Device(0), Role::Device(1), Role::Server, Role::Front] {
         cluster.kill(role).unwrap();
         cluster.restart(role).unwrap();
@@ -279,7 +279,8 @@ fn malformed_packets_change_nothing_and_amplify_nothing() {
     );
 }
 
-/// Packets are recorded between hops, and are sent again later or from another address. They must have no effect.
+/// Packets are recorded between hops, and are sent again later or from another address. The repeated packets must have
+/// no effect.
 #[test]
 fn old_packets_sent_again_have_no_effect() {
     let seed = seed();

@@ -16,7 +16,7 @@ const MEMORY_KIB_MAX: u64 = 64 << 10;
 /// Longest time for a start while other programs use the machine. On an idle machine, a start takes a second.
 const START_MAX: Duration = Duration::from_secs(8);
 
-/// A running process with a store. It is killed when this value is dropped.
+/// A running process with a store. The process is killed when this value is dropped.
 struct Running {
     child: Child,
     /// The ready line of the process.

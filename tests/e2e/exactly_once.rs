@@ -76,8 +76,8 @@ struct Taken {
     position: i64,
 }
 
-/// Checks the positions. They must be unique. If an operation began after the end of another one, its position must be
-/// later.
+/// Checks the positions. Positions must be unique. If an operation began after the end of another one, the position of
+/// the operation must be later.
 fn check_positions(what: &str, mut taken: Vec<Taken>) {
     taken.sort_by_key(|one| one.position);
     let mut latest_invocation = None;

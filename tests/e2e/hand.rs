@@ -186,7 +186,8 @@ fn a_chain_grows_loses_a_device_and_shrinks_by_hand_while_clients_write() {
     );
     chain(&world, &[head, tail, first]);
 
-    // The processes are restarted with their old flags. They must use the next hops that `pmnet ctl` gave them last.
+    // The processes are restarted with their old flags. The processes must use the next hops that `pmnet ctl` gave them
+    // last.
     let (more, ()) = world.under_load("again", |world| {
         for role in [Role::Device(1), Role::Server] {
             world.cluster.kill(role).unwrap();
@@ -215,7 +216,7 @@ fn a_chain_grows_loses_a_device_and_shrinks_by_hand_while_clients_write() {
     all.extend(more);
     chain(&world, &[head, first, second]);
 
-    // The head is ordered to leave. Its process ends by itself with exit code 0.
+    // The head is ordered to leave. The process of the head ends by itself with exit code 0.
     let (more, out) = world.under_load("remove", |world| {
         world.does(&["remove", &head.to_string(), "--json"])
     });
@@ -232,7 +233,7 @@ fn a_chain_grows_loses_a_device_and_shrinks_by_hand_while_clients_write() {
     let said = process.stderr();
     assert!(said.contains("its flags count"), "{said}");
     assert!(said.contains("is not a member of the chain"), "{said}");
-    // The first device comes back as a spare. It replaces another device, which leaves only after the spare has
+    // The first device comes back as a spare. This spare replaces another device, which leaves only after the spare has
     // everything.
     let process = world.cluster.process(Role::Device(0)).unwrap();
     process.set_flag("--join", None);

@@ -68,8 +68,8 @@ fn each_is_handled_by_what_redis_says_of_it() {
     );
     let nobodys = error(front(&cluster).call(&["inv.put", "k3"]).unwrap());
     assert_eq!(nobodys, "ERR nothing is prepared on this connection");
-    // A command that removes keys without naming them could remove pmnet's records. It must be refused: alone, in a
-    // transaction, after WATCH, and in a script.
+    // A command that removes keys without naming them could remove pmnet's records. Such a command must be refused:
+    // alone, in a transaction, after WATCH, and in a script.
     let mut third = front(&cluster);
     let refused = |text: String| assert!(text.contains("does not name"), "{text}");
     refused(error(third.call(&["inv.wipe", "pmnet"]).unwrap()));

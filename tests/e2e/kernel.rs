@@ -1,5 +1,5 @@
-//! The device in the kernel, with real processes in namespaces. It must acknowledge while its process is dead, and no
-//! kill of a process may lose, repeat or reorder an update (`docs/spec/protocol.md` §10).
+//! The device in the kernel, with real processes in namespaces. The device must acknowledge while its process is dead,
+//! and no kill of a process may lose, repeat or reorder an update (`docs/spec/protocol.md` §10).
 
 mod begin;
 mod beside;

@@ -1,5 +1,5 @@
-//! Keys: a client or a device without the right key must not be served. It must be possible to
-//! replace all keys while all processes run.
+//! Keys: a client or a device without the right key must not be served. All keys must be
+//! replaceable while all processes run.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -314,7 +314,7 @@ fn keys_that_cannot_be_used_are_refused_at_the_start() {
             "{said}"
         );
     }
-    // The command must not overwrite a file. It shows a key only if a flag demands it.
+    // The command must not overwrite a file. The command shows a key only if a flag demands it.
     let again = run(&["key", "new", of(&cluster)]);
     assert!(
         text(&again).contains("never overwritten"),

@@ -144,8 +144,8 @@ fn node_logs_in() {
     program(&stand, &node, "tests/programs/ioredis.js", "ioredis");
 }
 
-/// Runs a program with this client library. It makes all operations of an application, as user bob
-/// and with TLS.
+/// Runs a program with this client library. The program makes all operations of an application, as
+/// user bob and with TLS.
 fn program(stand: &Stand, interpreter: &Path, script: &str, library: &str) {
     if !interpreter.is_file() {
         return common::skip(&format!("{library} is not installed (make setup)"));

@@ -1,5 +1,5 @@
-//! The memcached front. Its answers are compared with those of a real memcached. While processes are killed, nothing
-//! may be lost or done twice.
+//! The memcached front. The front's answers are compared with those of a real memcached. While processes are killed,
+//! nothing may be lost or done twice.
 
 #[path = "../shared/memcached.rs"]
 mod shared;

@@ -22,7 +22,7 @@ use nodes::{MASTERS, Nodes};
 
 /// Longest wait for a condition.
 const WAIT: Duration = Duration::from_secs(60);
-/// The first line of the front's map file. It says that all shards belong to one Redis Cluster.
+/// The first line of the front's map file. The line says that all shards belong to one Redis Cluster.
 const HEAD: &str = "cluster = true\n";
 /// The slot that moves from the first shard, and the prefix of all keys in it.
 const MOVES: u16 = 5061;
@@ -367,7 +367,7 @@ fn a_slot_that_moves_unannounced_is_waited_for() {
     // Commands for other slots must still work.
     let counted = caller.call(&["INCR", "{k2}n"]);
     assert_eq!(counted, Answer::Reply(Reply::Integer(1)));
-    // These commands are acknowledged early. They wait in the devices, and all later commands wait after them.
+    // These commands are acknowledged early. The commands wait in the devices, and all later commands wait after them.
     let commands: [&[&str]; 2] = [&["SET", "k2", "new"], &["SET", "bar", "new"]];
     assert_eq!(caller.exchange(&commands), vec![Answer::Reply(ok()); 2]);
     let server = world.shards.clusters[0].process(Role::Server).unwrap();

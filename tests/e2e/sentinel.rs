@@ -203,8 +203,8 @@ fn items(client: &mut Client, line: &str) -> Vec<String> {
     found.iter().map(|one| one.text().unwrap()).collect()
 }
 
-/// Each time the old master comes back as a master, because nothing has told it about the new one. Its answers belong
-/// to a past epoch. `PMNET_RUNS` is the number of rounds.
+/// Each time the old master comes back as a master, because nothing has told it about the new one. The answers of the
+/// old master belong to a past epoch. `PMNET_RUNS` is the number of rounds.
 #[test]
 fn the_master_is_killed_under_load_and_the_server_goes_on_at_the_next_one() {
     let runs = std::env::var("PMNET_RUNS").ok();

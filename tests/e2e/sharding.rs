@@ -50,7 +50,7 @@ fn three_with(name: &str, deadline_ms: u64, more: &[&str]) -> Option<Shards> {
     Some(Shards::start(binaries(), folder(), name, 3, &topology).expect("the shards start"))
 }
 
-/// A Redis in cluster mode that has all slots. Its replies are those of a Redis Cluster.
+/// A Redis in cluster mode that has all slots. The replies of this Redis are those of a Redis Cluster.
 pub struct Oracle {
     pub address: SocketAddr,
     _process: Process,

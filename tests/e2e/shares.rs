@@ -18,7 +18,7 @@ use crate::common::{binaries, pmnet, start};
 use crate::status::{Metrics, checked_load, place, shown};
 use crate::support::{SetOnDrop, eventually};
 
-/// Number of entries of the log. It is small, so that the flood fills its part quickly.
+/// Number of entries of the log. The log is small, so that the flood fills its part quickly.
 const ENTRIES: u32 = 1024;
 /// Time within which the flood fills its part of the log.
 const FILLS: Duration = Duration::from_secs(30);
@@ -26,9 +26,9 @@ const READY_MAX: Duration = Duration::from_secs(10);
 /// Number of connections of the other front, and number of writes per second over all of them.
 const WRITERS: (usize, u32) = (8, 40);
 /// Number of writes of the other front that devices must acknowledge while the store is stopped and the flood is
-/// refused. It is less than the quarter of the log that the flood leaves free.
+/// refused. This number is less than the quarter of the log that the flood leaves free.
 const EARLY: u64 = 100;
-/// Time within which these writes must be acknowledged. It is shorter than the deadline of a call.
+/// Time within which these writes must be acknowledged. This time is shorter than the deadline of a call.
 const EARLY_MAX: Duration = Duration::from_secs(6);
 const CHECKED: Duration = Duration::from_secs(4);
 /// Longest wait of a call, even while the store is stopped.

@@ -1,5 +1,5 @@
-//! The status port of real processes. Its counts must agree with the ledger, every metric must change, and a role must
-//! be ready exactly while it serves.
+//! The status port of real processes. The counts of the port must agree with the ledger, every metric must change, and
+//! a role must be ready exactly while it serves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -294,7 +294,7 @@ fn sums_are_those_of_the_ledger() {
     }
 }
 
-/// A role is ready while it serves. Otherwise it must report the reason. It is alive in both states.
+/// A role is ready while it serves. Otherwise it must report the reason. The role is alive in both states.
 #[test]
 fn a_role_is_ready_while_it_serves() {
     let mut topology = shown(Topology::new(StoreKind::Redis, 2, Medium::Dram));

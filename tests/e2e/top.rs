@@ -1,5 +1,5 @@
-//! `pmnet top` in a terminal, with real processes. It must show them, name lost ones, fit into every window, and
-//! restore the terminal at its end.
+//! `pmnet top` in a terminal, with real processes. The program must show all processes, name lost ones, fit into every
+//! window, and restore the terminal at its end.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

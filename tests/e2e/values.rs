@@ -17,7 +17,7 @@ fn cluster(name: &str, medium: Medium) -> Option<Cluster> {
     common::start(name, topology)
 }
 
-/// Returns bytes of all possible values, CR LF included. They do not repeat within a packet.
+/// Returns bytes of all possible values, CR LF included. The bytes do not repeat within a packet.
 fn bytes(size: usize, seed: u64) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut bytes = vec![0; size];
@@ -53,7 +53,7 @@ fn exactly_sixteen_mebibytes() {
             same(key, &client.call(&["GET", key]).unwrap(), &value);
             same(key, &direct.call(&["GET", key]).unwrap(), &value);
         }
-        // Two bypasses write the halves of the value. It is then read in pieces.
+        // Two bypasses write the halves of the value. The value is then read in pieces.
         let (first, second) = value.split_at(VALUE_MAX / 2);
         assert_eq!(client.call(&[b"SET", &b"halves"[..], first]).unwrap(), ok());
         let length = i64::try_from(VALUE_MAX).unwrap();

@@ -1,5 +1,5 @@
-//! The Wireshark dissector with packets of real processes. It must name every packet, must not call
-//! any packet damaged, and must show an ACK for each update.
+//! The Wireshark dissector with packets of real processes. The dissector must name every packet,
+//! must not call any packet damaged, and must show an ACK for each update.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use pmnet_lab::harness::{Cluster, Medium, StoreKind, Topology, find_program};
 use crate::common;
 use crate::support::{eventually, front, ok};
 
-/// A capture on the loopback interface. It runs until it is stopped.
+/// A capture on the loopback interface. The capture runs until it is stopped.
 struct Capture {
     dumpcap: Child,
     path: PathBuf,

@@ -140,7 +140,7 @@ class Node:
         return folder
 
     def mounted(self, pod, container, tag):
-        """Makes the root of a container. It is read-only, except its volumes."""
+        """Makes the root of a container. The root is read-only, except its volumes."""
         root = self.folder / "roots" / f"{pod.name}-{tag}"
         shutil.copytree(self.image, root, copy_function=os.link)
         mounts = container.get("volumeMounts", [])

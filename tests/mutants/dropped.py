@@ -32,8 +32,8 @@ import survivors
 from generate import Source
 
 NUMBER = "PMNET_MUTANT"
-# The switch reads the number once. It is part of the crate itself, because the crate and its tests have no other crate
-# in common.
+# The switch reads the number once. The switch is part of the crate itself, because the crate and its tests have no
+# other crate in common.
 SWITCH = """
 #[doc(hidden)]
 pub fn mutant(number: u32) -> bool {
@@ -153,7 +153,8 @@ class Crate:
             if around_it:
                 numbers.add(min(around_it)[1])
                 continue
-            # The error is about a variable that a removed statement would have set. It does not name the statement.
+            # The error is about a variable that a removed statement would have set. The error does not name the
+            # statement.
             source = Source(text)
             body = next(((start, end) for start, end, _ in reversed(source.functions) if start - 400 <= at <= end), None)
             inside = [number for start, end, number in places.get(path, []) if body and body[0] <= start and end <= body[1]]
@@ -166,7 +167,7 @@ class Crate:
         """Builds the tests. Returns (test programs, numbers of the changes in them)."""
         numbers = set(self.changes)
         places = self.write(numbers)
-        # `cargo check` comes first. It finds most changes that do not compile, without generating code.
+        # `cargo check` comes first. This command finds most changes that do not compile, without generating code.
         for command in (["check", "--lib"], ["test", "--lib", "--tests", "--no-run"]):
             for _ in range(BUILDS_MAX):
                 well, programs, errors = self.cargo(command, run.BUILD_SECONDS_MAX * 2)

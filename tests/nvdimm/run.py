@@ -112,8 +112,8 @@ class Client(threading.Thread):
         self.possible = {None}
         # Numbers of elements: added to the list, certainly removed, and perhaps removed.
         self.filled = self.taken = self.perhaps = 0
-        # A command with unknown outcome may still take effect. It cannot after a later command was acknowledged,
-        # because a client's commands keep their order.
+        # A command with unknown outcome may still take effect. This is impossible after a later command was
+        # acknowledged, because a client's commands keep their order.
         self.open = False
         self.acknowledged = self.unknown = 0
         self.trouble = None
@@ -179,7 +179,7 @@ class World:
             self.waiting.discard(client)
 
     def spawn(self, name, *command):
-        """Starts a process. Its output goes to a file."""
+        """Starts a process. The output of the process goes to a file."""
         log = (OUT / f"{name}.log").open("wb")
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log)
         self.processes.append(process)

@@ -4,10 +4,10 @@
 A guest (Debian's kernel, emulated) makes a file system on a disk that dm-log-writes records: every write, flush and FUA
 write, in the order in which they become durable. A process in the guest writes a log or a packet store with the medium
 `file`. After each persist the process reports what is durable, and the report becomes a mark in the record. Later the
-record is replayed outside of the guest. The replay gives the state of the disk at *every* flush, FUA write and mark. It
-also gives states between two marks, in which only some of the writes of a persist have reached the disk, some of them
-only up to a sector. pmnet's own recovery reads and repairs the file in each state, and the result is compared with the
-last mark. Some states are also booted: then the file system itself must recover first.
+record is replayed outside of the guest. The replay gives the state of the disk at *every* flush, FUA write and mark.
+The replay also gives states between two marks, in which only some of the writes of a persist have reached the disk,
+some of them only up to a sector. pmnet's own recovery reads and repairs the file in each state, and the result is
+compared with the last mark. Some states are also booted: then the file system itself must recover first.
 
   tests/powercut/run.py              4 recordings: a log and a packet store, each on ext4 and xfs
   tests/powercut/run.py --runs 40    10 of each

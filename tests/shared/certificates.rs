@@ -6,7 +6,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, IsCa, KeyPair,
 };
 
-/// The folder with the files. It is removed when this value is dropped.
+/// The folder with the files. The folder is removed when this value is dropped.
 pub struct Files {
     folder: tempfile::TempDir,
 }

@@ -169,8 +169,8 @@ static int run_sum(struct ctx *ctx, struct string **argv, int argc)
 	return reply_with_integer(ctx, sum);
 }
 
-/* inv.store COUNT KEY ... INTO KEY: a write. It reads the first keys, and writes the last
- * one. */
+/* inv.store COUNT KEY ... INTO KEY: a write. The command reads the first keys, and writes the
+ * last one. */
 static int run_store(struct ctx *ctx, struct string **argv, int argc)
 {
 	long long sum;
@@ -246,7 +246,8 @@ static int run_slow(struct ctx *ctx, struct string **argv, int argc)
 	return reply_with_reply(ctx, call(ctx, "INCRBY", "!sc", argv[1], "1"));
 }
 
-/* inv.wipe PREFIX: removes all keys with this prefix. Its arguments do not name the keys. */
+/* inv.wipe PREFIX: removes all keys with this prefix. The arguments of the command do not
+ * name the keys. */
 static int run_wipe(struct ctx *ctx, struct string **argv, int argc)
 {
 	struct reply *keys;

@@ -11,12 +11,13 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The command that is sent after each exchange. Its answer shows that all commands before it are answered.
+/// The command that is sent after each exchange. The answer to this command shows that all commands before it are
+/// answered.
 pub const FENCE: &[u8] = b"mn\r\n";
 const FENCED: &[u8] = b"MN\r\n";
 /// Longest wait for an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
-/// A unique that no item has. It is not smaller than any item's.
+/// A unique that no item has. This unique is not smaller than any item's.
 const NO_UNIQUE: &str = "18446744073709551615";
 /// Length of data that is too large for an item.
 const LARGE: usize = 1_048_577;
@@ -407,7 +408,7 @@ impl Caller {
     }
 }
 
-/// A real memcached. It is killed when this value is dropped.
+/// A real memcached. The process is killed when this value is dropped.
 pub struct Memcached {
     child: Child,
     pub address: SocketAddr,

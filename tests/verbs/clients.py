@@ -1,5 +1,5 @@
-"""Clients outside of the guests. They write through fronts, remember what was acknowledged, and keep a
-history."""
+"""Clients outside of the guests. The clients write through fronts, remember what was acknowledged, and
+keep a history."""
 
 import json
 import pathlib
@@ -118,8 +118,8 @@ class Counter(Client):
 
 
 class Contender(Client):
-    """A client that shares few keys with other clients, and uses all fronts of its shard. Its operations
-    are kept as a history."""
+    """A client that shares few keys with other clients, and uses all fronts of its shard. The operations
+    of this client are kept as a history."""
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
@@ -196,8 +196,8 @@ class World:
             client.start()
 
     def idle(self, client):
-        """A client waits here during a pause. It drops its connections, because the machine at their other
-        end may be off by now."""
+        """A client waits here during a pause. The client drops its connections, because the machine at the
+        other end may be off by now."""
         client.connections.clear()
         with self.condition:
             self.waiting.add(client)

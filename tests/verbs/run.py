@@ -29,8 +29,8 @@ Clients outside of the guests write increasing numbers to a key (SET). After eac
 list shows a command that was lost or repeated. Other clients contend for a few registers and counters, through all
 fronts of a shard. `pmnet-lab check` decides whether their history is linearizable.
 
-With keys, the rude client has a key too. It also sends a message without a MAC, and once requests a connection without
-a key. At the end, the device refuses the key of a front (SIGHUP).
+With keys, the rude client has a key too. The rude client also sends a message without a MAC, and once requests a
+connection without a key. At the end, the device refuses the key of a front (SIGHUP).
 
 If QEMU is missing, it is installed (root, apt-get). Packages are kept in target/kernels, and the output of the guests
 in target/verbs. The output ends with one line for each kernel. The exit code is 1 if a command was lost, repeated or

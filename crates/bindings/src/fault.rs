@@ -3,7 +3,8 @@
 use pmnet_client::{Closed, Refused, SessionError};
 use pmnet_server::program::{ProgramError, RowsError};
 
-/// The kind of an error. Its number is that of the constant in libpmnet (`PMNET_E_…` of `pmnet.h`).
+/// The kind of an error. The number of a kind is that of the constant in libpmnet (`PMNET_E_…` of
+/// `pmnet.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Kind {

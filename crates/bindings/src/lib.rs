@@ -1,5 +1,5 @@
-//! The part that the libraries for other languages (`capi`, `python`) share. It opens clients and servers from a
-//! caller's options, handles payloads and replies in the form that programs use (`docs/spec/wire.md` §6), and defines
+//! The part that the libraries for other languages (`capi`, `python`) share. This crate opens clients and servers from
+//! a caller's options, handles payloads and replies in the form that programs use (`docs/spec/wire.md` §6), and defines
 //! the kinds of errors.
 //!
 //! Purpose: names, bounds, defaults and errors are equal in all languages. Invariants: this crate checks a caller's
@@ -155,7 +155,7 @@ impl Stored {
     }
 }
 
-/// Converts the error of a key file that cannot be used. Its kind is [`Kind::Argument`].
+/// Converts the error of a key file that cannot be used. The kind of the result is [`Kind::Argument`].
 fn unusable(error: KeyFileError) -> Fault {
     Fault::argument(error.to_string())
 }

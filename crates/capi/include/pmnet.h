@@ -155,17 +155,18 @@
 #define PMNET_MISS 2
 
 /**
- * An update. Its client already knows that it is durable, and gets no reply.
+ * An update. The client that sent the update already knows that the update is durable, and gets no reply.
  */
 #define PMNET_UPDATE 1
 
 /**
- * A bypass that may change the program's data. Its client gets a reply, which is stored with the rows.
+ * A bypass that may change the program's data. The client that sent the bypass gets a reply, which is stored with the
+ * rows.
  */
 #define PMNET_BYPASS 2
 
 /**
- * A bypass that must not change anything. Its client gets a reply.
+ * A bypass that must not change anything. The client that sent the bypass gets a reply.
  */
 #define PMNET_READ 3
 
@@ -279,11 +280,11 @@ struct pmnet_reading {
 };
 
 /**
- * A row that the program stores for the library. It has a key of at most 32 bytes, and a value.
+ * A row that the program stores for the library. The row has a key of at most 32 bytes, and a value.
  */
 struct pmnet_row {
         /**
-         * The key. It may contain any bytes.
+         * The key. The key may contain any bytes.
          */
         const void *key;
         /**
@@ -383,7 +384,7 @@ struct pmnet_item {
          */
         uint64_t order;
         /**
-         * The client's bytes. They belong to the library, and are valid until the batch is confirmed or given back.
+         * The client's bytes. The bytes belong to the library, and are valid until the batch is confirmed or given back.
          */
         const void *payload;
         /**
@@ -402,7 +403,7 @@ struct pmnet_batch {
          */
         uint64_t number;
         /**
-         * The items. They belong to the library, and are valid until the batch is confirmed or given back.
+         * The items. The items belong to the library, and are valid until the batch is confirmed or given back.
          */
         const struct pmnet_item *items;
         /**
@@ -473,8 +474,8 @@ uint64_t pmnet_key_hash(const void *key, size_t len);
  * applied twice.
  *
  * Returns the number of devices that hold the update; 0: the log was full, and the server has applied the update.
- * key_hash is the hash of the key that the update changes; 0 if it changes several keys. The payload is copied. It may
- * have up to 16 MiB of any bytes.
+ * key_hash is the hash of the key that the update changes; 0 if it changes several keys. The payload is copied. The
+ * payload may have up to 16 MiB of any bytes.
  */
 int pmnet_update(struct pmnet_client client,
                  uint64_t key_hash,
@@ -493,8 +494,8 @@ int pmnet_update_start(struct pmnet_client client,
 
 /**
  * Sends a request to the server, and waits for its reply. The server first applies every update that was acknowledged
- * before, of any client. It executes the request once; with PMNET_READ_ONLY in flags, it may execute the request more
- * than once.
+ * before, of any client. The server executes the request once; with PMNET_READ_ONLY in flags, the server may execute
+ * the request more than once.
  *
  * Fills in *reply. The caller owns it, and must free it with pmnet_bytes_free(). The payload is copied.
  */
@@ -517,9 +518,9 @@ int pmnet_bypass_start(struct pmnet_client client,
                        size_t len);
 
 /**
- * Returns a descriptor for poll(). It is readable while pmnet_client_next() has work, for example started calls to
- * send. When it is readable, call pmnet_client_next() until it returns PMNET_AGAIN. The descriptor belongs to the
- * library. It stays the same, and is closed with the client.
+ * Returns a descriptor for poll(). The descriptor is readable while pmnet_client_next() has work, for example started
+ * calls to send. When the descriptor is readable, call pmnet_client_next() until this function returns PMNET_AGAIN.
+ * The descriptor belongs to the library. The descriptor stays the same, and is closed with the client.
  */
 int pmnet_client_fd(struct pmnet_client client);
 
@@ -568,17 +569,17 @@ int pmnet_server_close(struct pmnet_server server);
 int pmnet_server_port(struct pmnet_server server);
 
 /**
- * Returns a descriptor for poll(). It is readable while pmnet_server_next() has a result. The descriptor belongs to
- * the library, and is closed with the server.
+ * Returns a descriptor for poll(). The descriptor is readable while pmnet_server_next() has a result. The descriptor
+ * belongs to the library, and is closed with the server.
  */
 int pmnet_server_fd(struct pmnet_server server);
 
 /**
  * Takes the next batch. Waits at most wait_ms milliseconds for it; if wait_ms is negative, without limit.
  *
- * Returns PMNET_OK and fills in *batch. Its items belong to the library until the batch is confirmed or given back.
- * Returns PMNET_AGAIN if no batch has arrived within wait_ms, or if a signal arrived. Fails with PMNET_E_ORDER if the
- * batch before is not confirmed yet.
+ * Returns PMNET_OK and fills in *batch. The items of the batch belong to the library until the batch is confirmed or
+ * given back. Returns PMNET_AGAIN if no batch has arrived within wait_ms, or if a signal arrived. Fails with
+ * PMNET_E_ORDER if the batch before is not confirmed yet.
  */
 int pmnet_server_next(struct pmnet_server server,
                       int wait_ms,
@@ -586,8 +587,8 @@ int pmnet_server_next(struct pmnet_server server,
 
 /**
  * Sets the reply to a bypass of the present batch. item is the index of the bypass in the batch, counted from 0. The
- * reply is copied. It may have up to 16 MiB of any bytes. Every bypass needs a reply before the rows are requested. An
- * update has no reply.
+ * reply is copied. The reply may have up to 16 MiB of any bytes. Every bypass needs a reply before the rows are
+ * requested. An update has no reply.
  */
 int pmnet_server_reply(struct pmnet_server server,
                        size_t item,
@@ -599,20 +600,20 @@ int pmnet_server_reply(struct pmnet_server server,
  * row with this key. If the value of a row is NULL, the row must be deleted. Each key occurs once. If the batch only
  * reads, there are no rows.
  *
- * The rows, and the bytes to which they point, belong to the library. They are valid until the batch is confirmed or
- * given back.
+ * The rows, and the bytes to which they point, belong to the library. Rows and bytes are valid until the batch is
+ * confirmed or given back.
  */
 int pmnet_server_rows(struct pmnet_server server,
                       const struct pmnet_row **rows,
                       size_t *count);
 
 /**
- * Fills in all rows, as they are after the present batch, in one blob (the watermark). It is for a program that stores
- * a single value: the new value replaces the old one in the same transaction as the batch. The watermark takes time
- * and space for all sessions at each batch: about 100 bytes for each session, and its last reply. If it is longer than
- * 64 MiB, the result is PMNET_E_LENGTH, and the program must store rows.
+ * Fills in all rows, as they are after the present batch, in one blob (the watermark). The watermark is for a program
+ * that stores a single value: the new value replaces the old one in the same transaction as the batch. The watermark
+ * takes time and space for all sessions at each batch: about 100 bytes for each session, and its last reply. If the
+ * watermark is longer than 64 MiB, the result is PMNET_E_LENGTH, and the program must store rows.
  *
- * The bytes belong to the library. They are valid until the batch is confirmed or given back.
+ * The bytes belong to the library. The bytes are valid until the batch is confirmed or given back.
  */
 int pmnet_server_watermark(struct pmnet_server server,
                            const void **watermark,
@@ -631,7 +632,7 @@ int pmnet_server_done(struct pmnet_server server,
 /**
  * Gives the present batch back: the program has executed no part of it, and will not. The batch is offered again after
  * a pause, perhaps with more items. If a program does not know whether its transaction took place, it must not call
- * this function. It must close the server, and open it with the rows that it finds stored.
+ * this function. Instead, the program must close the server, and open it with the rows that it finds stored.
  */
 int pmnet_server_undone(struct pmnet_server server,
                         uint64_t batch);

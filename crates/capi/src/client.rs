@@ -174,8 +174,8 @@ pub unsafe extern "C" fn pmnet_key_hash(key: *const c_void, len: usize) -> u64 {
 /// applied twice.
 ///
 /// Returns the number of devices that hold the update; 0: the log was full, and the server has applied the update.
-/// key_hash is the hash of the key that the update changes; 0 if it changes several keys. The payload is copied. It may
-/// have up to 16 MiB of any bytes.
+/// key_hash is the hash of the key that the update changes; 0 if it changes several keys. The payload is copied. The
+/// payload may have up to 16 MiB of any bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_update(
     client: pmnet_client,
@@ -220,8 +220,8 @@ fn read_only(flags: u32) -> Result<bool, Fault> {
 }
 
 /// Sends a request to the server, and waits for its reply. The server first applies every update that was acknowledged
-/// before, of any client. It executes the request once; with PMNET_READ_ONLY in flags, it may execute the request more
-/// than once.
+/// before, of any client. The server executes the request once; with PMNET_READ_ONLY in flags, the server may execute
+/// the request more than once.
 ///
 /// Fills in *reply. The caller owns it, and must free it with pmnet_bytes_free(). The payload is copied.
 #[unsafe(no_mangle)]
@@ -272,9 +272,9 @@ pub unsafe extern "C" fn pmnet_bypass_start(
     })
 }
 
-/// Returns a descriptor for poll(). It is readable while pmnet_client_next() has work, for example started calls to
-/// send. When it is readable, call pmnet_client_next() until it returns PMNET_AGAIN. The descriptor belongs to the
-/// library. It stays the same, and is closed with the client.
+/// Returns a descriptor for poll(). The descriptor is readable while pmnet_client_next() has work, for example started
+/// calls to send. When the descriptor is readable, call pmnet_client_next() until this function returns PMNET_AGAIN.
+/// The descriptor belongs to the library. The descriptor stays the same, and is closed with the client.
 #[unsafe(no_mangle)]
 pub extern "C" fn pmnet_client_fd(client: pmnet_client) -> c_int {
     entry(|| {

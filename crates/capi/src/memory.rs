@@ -103,7 +103,7 @@ pub(crate) unsafe fn path(path: *const c_char, what: &str) -> Result<Option<Path
 /// A struct of options. Later versions may add fields at its end. Zero is a valid value for each field.
 ///
 /// # Safety
-/// The type is `repr(C)`. Its first field is its size as `u32`. A value of all zero bytes is valid.
+/// The type is `repr(C)`. The first field of the type is its size as `u32`. A value of all zero bytes is valid.
 pub(crate) unsafe trait Options: Copy {}
 
 /// Returns the options of a program, which may have been compiled with another version of the header.

@@ -12,11 +12,12 @@ use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::ptr;
 
-/// An update. Its client already knows that it is durable, and gets no reply.
+/// An update. The client that sent the update already knows that the update is durable, and gets no reply.
 pub const PMNET_UPDATE: u32 = 1;
-/// A bypass that may change the program's data. Its client gets a reply, which is stored with the rows.
+/// A bypass that may change the program's data. The client that sent the bypass gets a reply, which is stored with the
+/// rows.
 pub const PMNET_BYPASS: u32 = 2;
-/// A bypass that must not change anything. Its client gets a reply.
+/// A bypass that must not change anything. The client that sent the bypass gets a reply.
 pub const PMNET_READ: u32 = 3;
 
 /// A server. The handle {0} is invalid.
@@ -27,11 +28,11 @@ pub struct pmnet_server {
     pub id: u64,
 }
 
-/// A row that the program stores for the library. It has a key of at most 32 bytes, and a value.
+/// A row that the program stores for the library. The row has a key of at most 32 bytes, and a value.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct pmnet_row {
-    /// The key. It may contain any bytes.
+    /// The key. The key may contain any bytes.
     pub key: *const c_void,
     /// Length of the key in bytes.
     pub key_len: usize,
@@ -86,7 +87,7 @@ pub struct pmnet_item {
     /// For an update: its order in the log. For a bypass, and for an update for which the log was full: the order up to
     /// which the log was applied before it.
     pub order: u64,
-    /// The client's bytes. They belong to the library, and are valid until the batch is confirmed or given back.
+    /// The client's bytes. The bytes belong to the library, and are valid until the batch is confirmed or given back.
     pub payload: *const c_void,
     /// Length of the payload in bytes.
     pub len: usize,
@@ -99,7 +100,7 @@ pub struct pmnet_item {
 pub struct pmnet_batch {
     /// Number of the batch. pmnet_server_done() needs it.
     pub number: u64,
-    /// The items. They belong to the library, and are valid until the batch is confirmed or given back.
+    /// The items. The items belong to the library, and are valid until the batch is confirmed or given back.
     pub items: *const pmnet_item,
     /// Number of items. If it is 0, the program must only store rows.
     pub count: usize,
@@ -252,8 +253,8 @@ pub extern "C" fn pmnet_server_port(server: pmnet_server) -> c_int {
     })
 }
 
-/// Returns a descriptor for poll(). It is readable while pmnet_server_next() has a result. The descriptor belongs to
-/// the library, and is closed with the server.
+/// Returns a descriptor for poll(). The descriptor is readable while pmnet_server_next() has a result. The descriptor
+/// belongs to the library, and is closed with the server.
 #[unsafe(no_mangle)]
 pub extern "C" fn pmnet_server_fd(server: pmnet_server) -> c_int {
     entry(|| {
@@ -282,9 +283,9 @@ fn item(item: &Item) -> pmnet_item {
 
 /// Takes the next batch. Waits at most wait_ms milliseconds for it; if wait_ms is negative, without limit.
 ///
-/// Returns PMNET_OK and fills in *batch. Its items belong to the library until the batch is confirmed or given back.
-/// Returns PMNET_AGAIN if no batch has arrived within wait_ms, or if a signal arrived. Fails with PMNET_E_ORDER if the
-/// batch before is not confirmed yet.
+/// Returns PMNET_OK and fills in *batch. The items of the batch belong to the library until the batch is confirmed or
+/// given back. Returns PMNET_AGAIN if no batch has arrived within wait_ms, or if a signal arrived. Fails with
+/// PMNET_E_ORDER if the batch before is not confirmed yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_server_next(
     server: pmnet_server,
@@ -314,8 +315,8 @@ pub unsafe extern "C" fn pmnet_server_next(
 }
 
 /// Sets the reply to a bypass of the present batch. item is the index of the bypass in the batch, counted from 0. The
-/// reply is copied. It may have up to 16 MiB of any bytes. Every bypass needs a reply before the rows are requested. An
-/// update has no reply.
+/// reply is copied. The reply may have up to 16 MiB of any bytes. Every bypass needs a reply before the rows are
+/// requested. An update has no reply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_server_reply(
     server: pmnet_server,
@@ -337,8 +338,8 @@ pub unsafe extern "C" fn pmnet_server_reply(
 /// row with this key. If the value of a row is NULL, the row must be deleted. Each key occurs once. If the batch only
 /// reads, there are no rows.
 ///
-/// The rows, and the bytes to which they point, belong to the library. They are valid until the batch is confirmed or
-/// given back.
+/// The rows, and the bytes to which they point, belong to the library. Rows and bytes are valid until the batch is
+/// confirmed or given back.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_server_rows(
     server: pmnet_server,
@@ -374,12 +375,12 @@ pub unsafe extern "C" fn pmnet_server_rows(
     })
 }
 
-/// Fills in all rows, as they are after the present batch, in one blob (the watermark). It is for a program that stores
-/// a single value: the new value replaces the old one in the same transaction as the batch. The watermark takes time
-/// and space for all sessions at each batch: about 100 bytes for each session, and its last reply. If it is longer than
-/// 64 MiB, the result is PMNET_E_LENGTH, and the program must store rows.
+/// Fills in all rows, as they are after the present batch, in one blob (the watermark). The watermark is for a program
+/// that stores a single value: the new value replaces the old one in the same transaction as the batch. The watermark
+/// takes time and space for all sessions at each batch: about 100 bytes for each session, and its last reply. If the
+/// watermark is longer than 64 MiB, the result is PMNET_E_LENGTH, and the program must store rows.
 ///
-/// The bytes belong to the library. They are valid until the batch is confirmed or given back.
+/// The bytes belong to the library. The bytes are valid until the batch is confirmed or given back.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_server_watermark(
     server: pmnet_server,
@@ -425,7 +426,7 @@ pub extern "C" fn pmnet_server_done(server: pmnet_server, batch: u64) -> c_int {
 
 /// Gives the present batch back: the program has executed no part of it, and will not. The batch is offered again after
 /// a pause, perhaps with more items. If a program does not know whether its transaction took place, it must not call
-/// this function. It must close the server, and open it with the rows that it finds stored.
+/// this function. Instead, the program must close the server, and open it with the rows that it finds stored.
 #[unsafe(no_mangle)]
 pub extern "C" fn pmnet_server_undone(server: pmnet_server, batch: u64) -> c_int {
     entry(|| {

@@ -19,7 +19,7 @@ pub(crate) trait Kind: Any + Send {
 
 type Object = Box<dyn Any + Send>;
 
-/// The place of an object in the table. It is empty after the object was closed.
+/// The place of an object in the table. The place is empty after the object was closed.
 type Place = Mutex<Option<Object>>;
 
 #[derive(Default)]
@@ -65,9 +65,9 @@ extern "C" fn forked() {
 /// is not enough: in a PID namespace of its own, a child can have the id of its parent.
 fn counted_part() -> u64 {
     COUNTS_FORKS.call_once(|| {
-        // SAFETY: `forked` lives as long as the library, which is never unloaded while it has threads or handlers. It
-        // only changes an atomic, which is allowed in the child of a process with threads. If there is no memory for
-        // the handler, only the process id counts.
+        // SAFETY: `forked` lives as long as the library, which is never unloaded while it has threads or handlers. The
+        // handler only changes an atomic, which is allowed in the child of a process with threads. If there is no
+        // memory for the handler, only the process id counts.
         let _ = unsafe { libc::pthread_atfork(None, None, Some(forked)) };
     });
     let process = std::process::id().wrapping_add(FORKS.load(Ordering::Relaxed) << PID_BITS);
@@ -114,8 +114,8 @@ extern "C" fn at_load() {
     process_part();
 }
 
-/// Returns the result of [`counted_part`]. It makes a system call only once in each process, because each call of the
-/// library uses it.
+/// Returns the result of [`counted_part`]. This function makes a system call only once in each process, because each
+/// call of the library uses it.
 fn process_part() -> u64 {
     let Some(kept) = *KEPT_PART else {
         return counted_part();
@@ -211,7 +211,7 @@ pub(crate) fn with<K: Kind, T>(
     body(object.ok_or_else(none::<K>)?)
 }
 
-/// Removes an object from the table. Its number becomes invalid.
+/// Removes an object from the table. The number of the object becomes invalid.
 pub(crate) fn remove<K: Kind>(id: u64) -> Result<K, Fault> {
     let place = place::<K>(id)?;
     let mut guard = match lock::<K>(&place) {

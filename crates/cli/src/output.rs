@@ -117,7 +117,7 @@ fn log_line(bytes: &[u8]) {
     }
 }
 
-/// Returns the line that reports lost lines. It is written as soon as stderr is writable again.
+/// Returns the line that reports lost lines. The report is written as soon as stderr is writable again.
 fn lost(count: u64, why: Errno) -> String {
     let why = if why == Errno::AGAIN {
         "nobody read it".to_owned()

@@ -9,13 +9,14 @@ use anyhow::Context;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// Exit code after the second signal. It is the code that a shell reports for SIGINT.
+/// Exit code after the second signal. The code is the one that a shell reports for SIGINT.
 const EXIT_INTERRUPTED: i32 = 130;
 /// The signal that announces a power failure (signal(7)). The library has no constant for it.
 #[cfg(target_os = "linux")]
 const SIGPWR: i32 = 30;
 
-/// The signals that ask the process to end. They come from the user, from the system, and before a power failure.
+/// The signals that ask the process to end. Such signals come from the user, from the system, and before a power
+/// failure.
 const ENDS: [i32; 3] = [SIGINT, SIGTERM, SIGPWR];
 
 /// The flag that the signals set.
@@ -122,7 +123,7 @@ fn reload(all: &[Reloadable]) -> Reloaded {
     };
     for (name, again) in all {
         match again() {
-            // Several loops may have read one file. Its name is listed only once.
+            // Several loops may have read one file. The name of the file is listed only once.
             Ok(()) if reloaded.again.contains(name) => {}
             Ok(()) => reloaded.again.push(name.clone()),
             Err(sentence) => reloaded.wrong.push(format!("{name}: {sentence}")),

@@ -23,9 +23,9 @@ const BURSTS_MAX: usize = 8;
 /// again after each further period of this length.
 const OTHER_PORT_AFTER: Nanos = 6 * SECOND;
 
-/// Many sessions over one socket. The caller passes the present time to each call. In its loop it must call
-/// [`ClientNode::receive`] when the socket is readable, and [`ClientNode::flush`] once after it has submitted or
-/// received anything. It must not wait longer than [`ClientNode::next_timeout`].
+/// Many sessions over one socket. The caller passes the present time to each call. In its loop the caller must call
+/// [`ClientNode::receive`] when the socket is readable, and [`ClientNode::flush`] once after submissions and
+/// receptions. The caller must not wait longer than [`ClientNode::next_timeout`].
 #[derive(Debug)]
 pub struct ClientNode {
     machine: Client,
@@ -44,7 +44,7 @@ pub struct ClientNode {
     silent_since: Option<Time>,
     /// The socket was replaced since the last call of [`ClientNode::take_other_socket`].
     is_other: bool,
-    /// The RDMA queue. It carries all packets whose order the slots must keep.
+    /// The RDMA queue. The queue carries all packets whose order the slots must keep.
     queue: Option<Queue>,
 }
 
@@ -52,7 +52,7 @@ pub struct ClientNode {
 #[derive(Debug)]
 struct Queue {
     link: Link,
-    /// OPENs and PINGs. They are sent over UDP.
+    /// OPENs and PINGs. These packets are sent over UDP.
     beside: Outbox,
     due: Option<Time>,
 }
@@ -158,9 +158,9 @@ impl ClientNode {
         self.whereabouts = Some(whereabouts);
     }
 
-    /// Returns whether the descriptor was replaced since the last call. It is replaced after a long time without an
-    /// answer, because a load balancer may still send all packets from the old port to the device's former address.
-    /// Sessions continue from the new port.
+    /// Returns whether the descriptor was replaced since the last call. The descriptor is replaced after a long time
+    /// without an answer, because a load balancer may still send all packets from the old port to the device's former
+    /// address. Sessions continue from the new port.
     pub fn take_other_socket(&mut self) -> bool {
         std::mem::take(&mut self.is_other)
     }

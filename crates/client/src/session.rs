@@ -116,7 +116,7 @@ enum Slept {
     Signal,
 }
 
-/// The descriptor that the caller polls. It is readable if the socket is readable, or if a timer is due.
+/// The descriptor that the caller polls. The descriptor is readable if the socket is readable, or if a timer is due.
 #[derive(Debug)]
 struct Polled {
     epoll: OwnedFd,
@@ -337,8 +337,8 @@ impl Session {
         }
     }
 
-    /// Returns a call that has already ended. Does not send or receive. It is for callers that take all calls which one
-    /// [`Session::next`] has ended.
+    /// Returns a call that has already ended. Does not send or receive. This function is for callers that take all
+    /// calls which one [`Session::next`] has ended.
     pub fn more(&mut self) -> Option<Finished> {
         self.finished.pop_front()
     }
@@ -456,7 +456,7 @@ impl Session {
     }
 
     /// Waits for the end of a call that blocks. If the operating system fails meanwhile, or the caller gives up, the
-    /// call stays in flight. Its end must not be taken for the end of the next call.
+    /// call stays in flight. The end of this call must not be taken for the end of the next call.
     fn wait(&mut self, call: CallId) -> Result<Answer, SessionError> {
         self.calls.insert(call, None);
         loop {

@@ -1,11 +1,11 @@
-//! A small client of etcd. It uses etcd's JSON gateway (`/v3/…`, from etcd 3.4 on), blocks, and supports TLS
+//! A small client of etcd. The client uses etcd's JSON gateway (`/v3/…`, from etcd 3.4 on), blocks, and supports TLS
 //! and a user.
 //!
 //! A lease needs four calls: read a range (linearizable), grant a lease, revoke a lease, and a transaction that
-//! compares revisions and puts keys. All members of etcd agree on the results of these calls. They do not agree on a
-//! keep-alive: a member that wrongly believes that it is the leader renews a lease alone. So keep-alive is used only
-//! for keys that inform users ([`Etcd::keep_alive`]). The other calls of this module concern the size and history of
-//! etcd's database ([`History`](crate::History)).
+//! compares revisions and puts keys. All members of etcd agree on the results of these calls. The members do not agree
+//! on a keep-alive: a member that wrongly believes that it is the leader renews a lease alone. So keep-alive is used
+//! only for keys that inform users ([`Etcd::keep_alive`]). The other calls of this module concern the size and history
+//! of etcd's database ([`History`](crate::History)).
 
 mod http;
 mod members;
@@ -87,7 +87,7 @@ pub struct Put {
     pub lease: i64,
 }
 
-/// A client of the members of one etcd cluster. It sends each request to one member.
+/// A client of the members of one etcd cluster. The client sends each request to one member.
 #[derive(Debug)]
 pub struct Etcd {
     http: Http,

@@ -1,5 +1,4 @@
-//! Finds the addresses of a shard's devices for its clients. It reads them from etcd at intervals, in a
-//! thread of its own.
+//! Finds the addresses of a shard's devices for its clients. A thread reads them from etcd at intervals.
 //!
 //! The addresses are only a hint: a client asks each device at its address, and the epoch in the device's answer
 //! decides.

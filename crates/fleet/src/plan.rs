@@ -25,7 +25,7 @@ pub struct Plan {
     /// The epoch of the chain from which this plan was made.
     pub epoch: u32,
     /// The epoch about which the head states (SHRINK) that all members of its chain that are not in this plan are
-    /// stopped. It is `epoch` or the next epoch. `None`: the head states nothing.
+    /// stopped. The epoch is `epoch` or the next epoch. `None`: the head states nothing.
     pub says: Option<u32>,
     /// The devices, head first.
     pub places: Vec<Place>,

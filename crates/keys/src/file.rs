@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Maximum size of a key file in bytes. It is enough for a list of several thousand refused fronts.
+/// Maximum size of a key file in bytes. This size is enough for a list of several thousand refused fronts.
 const BYTES_MAX: u64 = 256 * 1024;
 /// The users other than the owner who may read a key file.
 #[derive(Clone, Copy)]
@@ -32,7 +32,7 @@ impl Readers {
 /// Number of root, the user that can read every file.
 const ROOT: u32 = 0;
 
-/// Error about a key file. Its text names the file, and never contains a key.
+/// Error about a key file. The text of the error names the file, and never contains a key.
 #[derive(Debug, thiserror::Error)]
 #[error("key file {}: {wrong}", path.display())]
 pub struct KeyFileError {
@@ -68,7 +68,7 @@ pub enum Wrong {
     /// The path is a pipe, a folder or a device.
     #[error("it is no regular file: name a file that this process can read again at any time")]
     NoFile,
-    /// A file with this name exists. It is not overwritten.
+    /// A file with this name exists, and is not overwritten.
     #[error("it exists already, and a key file is never overwritten: name a new file")]
     Exists,
     /// The file is longer than a key file can be.

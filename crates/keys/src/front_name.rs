@@ -5,8 +5,8 @@ use std::fmt;
 /// Maximum length of a name, in bytes.
 const BYTES_MAX: usize = 64;
 
-/// The name of a front: 1 to 64 letters, digits, `.`, `_` and `-`. It does not begin with `.` or `-`, so it can be a
-/// part of a file name.
+/// The name of a front: 1 to 64 letters, digits, `.`, `_` and `-`. A name does not begin with `.` or `-`, so it can be
+/// a part of a file name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrontName(String);
 

@@ -2,8 +2,8 @@
 /*
  * Three XDP programs without state.
  *
- * reflect: sends every IPv4 UDP datagram to a port of pmnet's range back to its sender. It is the baseline of
- * measurements.
+ * reflect: sends every IPv4 UDP datagram to a port of pmnet's range back to its sender. This program is the
+ * baseline of measurements.
  *
  * cross: takes every IPv4 UDP datagram from or to a port of pmnet's range, and sends the datagram unchanged
  * through another interface. This is the least work that a machine between two others can do.

@@ -66,8 +66,8 @@ struct Answers {
 }
 
 impl Limit {
-    /// Binds a server to an address. It will answer every `GET` with `value_bytes` bytes. After activity, its thread
-    /// polls for `spin` without sleeping.
+    /// Binds a server to an address. The server will answer every `GET` with `value_bytes` bytes. After activity, the
+    /// server's thread polls for `spin` without sleeping.
     ///
     /// # Errors
     /// Fails if the server cannot listen at this address, or if the system gives no poll handle.

@@ -1,5 +1,5 @@
-//! Runs `pmnet-lab testbed` and the benchmarks in it from the command line. They must do their
-//! work, and leave no processes or networks, even if they are interrupted. The tests check no
+//! Runs `pmnet-lab testbed` and the benchmarks in it from the command line. The commands must do
+//! their work, and leave no processes or networks, even if they are interrupted. The tests check no
 //! times.
 
 #[path = "testbed/demo.rs"]
@@ -458,7 +458,8 @@ fn three_ways_to_store_are_measured_and_nothing_is_left() {
     }
 }
 
-/// Runs `pmnet-lab bench pipeline` with few measurements. It needs no namespaces, and touches none.
+/// Runs `pmnet-lab bench pipeline` with few measurements. This benchmark needs no namespaces, and
+/// touches none.
 #[test]
 fn packets_are_measured_and_all_fare_as_they_should() {
     let Some(_one) = possible() else { return };

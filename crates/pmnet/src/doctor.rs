@@ -1,8 +1,8 @@
 //! `pmnet doctor`: checks whether pmnet will work well on this machine, and gives advice.
 //!
 //! Purpose: one line for each result, `ok`, `warn` or `fail`, with advice. Invariants: the command changes nothing,
-//! needs no privilege, and ends within seconds. It must not hide a failed check: if a fact cannot be found out, the
-//! result is a `warn` that says so.
+//! needs no privilege, and ends within seconds. The command must not hide a failed check: if a fact cannot be found
+//! out, the result is a `warn` that says so.
 
 mod bundle;
 mod etcd;

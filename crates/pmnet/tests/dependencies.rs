@@ -16,7 +16,7 @@ const ALLOWED: &[&str] = &[
     "Zlib",
 ];
 
-/// Tools of builds and tests, each with its licence. They are never shipped.
+/// Tools of builds and tests, each with its licence. The tools are never shipped.
 const TOOLS: &[(&str, &str)] = &[
     // cbindgen writes the header of libpmnet.
     ("cbindgen", "MPL-2.0"),
@@ -128,7 +128,7 @@ fn the_product_is_built_without_rules_that_can_be_switched_off() {
 }
 
 /// The product must not contain the libraries of the laboratory: for progress bars, latency counts, histories and
-/// seeded loads. It gets random numbers from the operating system.
+/// seeded loads. The product gets random numbers from the operating system.
 #[test]
 fn the_product_has_none_of_the_laboratory() {
     let (product, lab) = (built("pmnet"), built("pmnet-lab"));

@@ -130,8 +130,8 @@ impl Client {
     }
 
     /// Sends a request to the server, and returns its reply. The server first applies every update that was
-    /// acknowledged before, of any client. It executes the request once; if the request only reads, it may execute the
-    /// request more than once.
+    /// acknowledged before, of any client. The server executes the request once; if the request only reads, the server
+    /// may execute the request more than once.
     #[pyo3(signature = (payload, *, key=None, read_only=false))]
     fn bypass<'py>(
         &self,
@@ -207,8 +207,9 @@ impl Client {
         found.map(|finished| Event::of(py, finished)).transpose()
     }
 
-    /// Returns a descriptor that can be polled. It is readable while next() has work. When it is readable, call next(0)
-    /// until it returns None. The descriptor belongs to the client, and is closed with it.
+    /// Returns a descriptor that can be polled. The descriptor is readable while next() has work. When the descriptor
+    /// is readable, call next(0) until next() returns None. The descriptor belongs to the client, and is closed with
+    /// it.
     fn fileno(&self, py: Python<'_>) -> PyResult<RawFd> {
         self.open.with(|open| {
             let fd = open.session.poll_fd();

@@ -1,5 +1,5 @@
-//! `pmnet` for Python: the native part of the package in `python/pmnet`. It uses the crates `client` and `server`
-//! (`docs/use/programs.md`).
+//! `pmnet` for Python: the native part of the package in `python/pmnet`. The module uses the crates `client` and
+//! `server` (`docs/use/programs.md`).
 //!
 //! Purpose: passes values between Python and Rust. Invariants: no panic reaches Python. The interpreter is released
 //! while a call waits or copies. A waiting call ends when a signal handler raises an exception. An object that is

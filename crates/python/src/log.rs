@@ -1,5 +1,5 @@
-//! The warnings of the loops. No call returns them. They do not use Python's `logging`, because a loop that waits for
-//! the interpreter would delay devices and clients.
+//! The warnings of the loops. No call returns them. The warnings do not use Python's `logging`, because a loop that
+//! waits for the interpreter would delay devices and clients.
 
 use pyo3::prelude::*;
 use std::fs::{File, OpenOptions};

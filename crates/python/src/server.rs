@@ -179,8 +179,8 @@ impl Server {
         Server::take(this, None)
     }
 
-    /// Returns a descriptor that can be polled. It is readable while next() has a result. The descriptor belongs to the
-    /// server, and is closed with it.
+    /// Returns a descriptor that can be polled. The descriptor is readable while next() has a result. The descriptor
+    /// belongs to the server, and is closed with it.
     fn fileno(&self) -> PyResult<RawFd> {
         self.open.with(|open| Ok(open.program.raw_fd()))
     }
@@ -282,8 +282,8 @@ impl Batch {
         })
     }
 
-    /// Returns all rows, as they are after this batch, in one blob. It is for a program that stores a single value. The
-    /// blob takes time and space for all sessions at each batch.
+    /// Returns all rows, as they are after this batch, in one blob. The blob is for a program that stores a single
+    /// value. The blob takes time and space for all sessions at each batch.
     fn watermark<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let watermark = self.with(py, |open| open.of(py, self.number, Program::blob))?;
         Ok(PyBytes::new(py, &watermark))

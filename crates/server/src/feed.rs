@@ -57,7 +57,7 @@ impl Reader {
             return Ok(false);
         };
         if core.machine().tail() != Some(from) {
-            // Another device is the tail, or will become the tail. It will announce its own entries.
+            // Another device is the tail, or will become the tail. The new tail will announce its own entries.
             self.told = None;
             return Ok(false);
         }

@@ -1,8 +1,8 @@
 //! The server: it applies the ordered log to a store. Defines the trait [`Store`].
 //!
-//! A server stands at the end of a chain of devices. It receives the shard's log in order, and applies it exactly once.
-//! For this purpose the store writes two things in one step: the effects, and the order up to which they are applied. A
-//! store can have one of two forms:
+//! A server stands at the end of a chain of devices. The server receives the shard's log in order, and applies it
+//! exactly once. For this purpose the store writes two things in one step: the effects, and the order up to which they
+//! are applied. A store can have one of two forms:
 //!
 //! - [`Store`]: the server calls `load`, `apply` and `execute`. The crate `pmnet-store` implements this trait for Redis
 //!   and for the packet store.

@@ -6,7 +6,7 @@ use pmnet_proto::time::{MILLISECOND, Nanos, SECOND};
 use pmnet_proto::{Outbox, Peer, Time};
 use pmnet_wire::Packet;
 
-/// Pause after the first failure of the store. It grows with each further failure, up to [`PAUSE_MAX`].
+/// Pause after the first failure of the store. The pause grows with each further failure, up to [`PAUSE_MAX`].
 const PAUSE_MIN: Nanos = 5 * MILLISECOND;
 const PAUSE_MAX: Nanos = 500 * MILLISECOND;
 /// Interval at which a store does a part of its maintenance work. While more work is waiting, the interval is

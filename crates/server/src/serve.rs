@@ -1,5 +1,5 @@
-//! A server on a UDP socket. It has one thread, which receives while the store is idle. Packets that arrive during a
-//! disk flush wait in the socket, and form the next batch.
+//! A server on a UDP socket. The server has one thread, which receives while the store is idle. Packets that arrive
+//! during a disk flush wait in the socket, and form the next batch.
 
 use crate::feed::{Feed, Reader};
 use crate::node::ServerNode;
@@ -93,7 +93,7 @@ const DATAGRAM_COST_BYTES: usize = 1280;
 
 /// Runs until the server is asked to end, or until another server serves. With a `feed`, entries that the tail only
 /// announces are read from the feed. `observe` is called once in each turn, and once before the first turn. `ready` is
-/// called when the socket is open. It gets the bound address, and the durability that the store states.
+/// called when the socket is open. `ready` gets the bound address, and the durability that the store states.
 ///
 /// # Errors
 /// [`DriverError`] if the server ended because of a fault.
@@ -157,7 +157,7 @@ pub fn serve(
     };
     observe(&core, &first);
     ready(socket.local_address()?, &core.store().durability());
-    // Time since which the socket was not read. Its packets may have arrived at any moment since then.
+    // Time since which the socket was not read. The packets in the socket may have arrived at any moment since then.
     let mut unheard: Option<Time> = None;
     loop {
         if words.as_ref().is_some_and(|words| words.is_turn_over()) {

@@ -20,8 +20,8 @@ pub type RecordChange = (RecordKey, Option<Bytes>);
 pub struct Batch {
     /// Complete payloads of updates (`docs/spec/wire.md` §6), in the order in which they take effect.
     pub effects: Vec<Bytes>,
-    /// For each effect, the log entry from which it came; `None` if it came from several. It is for a store that shares
-    /// the log. Empty: the origins are unknown.
+    /// For each effect, the log entry from which it came; `None` if it came from several. The origin is for a store
+    /// that shares the log. Empty: the origins are unknown.
     pub origins: Vec<Option<Origin>>,
     /// For each effect, its session and its position in the session, for a store that needs them. Empty: unknown.
     pub sources: Vec<Source>,
@@ -119,9 +119,9 @@ pub trait Store: Send {
         false
     }
 
-    /// Returns whether the connection to the store that was loaded last has ended. It is called twice a second, even if
-    /// the store has no work. This is necessary because a front accepts no clients while its Redis is another process
-    /// than the server's: then no work would reveal the lost connection. Must not wait.
+    /// Returns whether the connection to the store that was loaded last has ended. This function is called twice a
+    /// second, even if the store has no work. This is necessary because a front accepts no clients while its Redis is
+    /// another process than the server's: then no work would reveal the lost connection. Must not wait.
     fn is_gone(&mut self) -> bool {
         false
     }
@@ -156,8 +156,8 @@ pub trait Store: Send {
         Ok(false)
     }
 
-    /// Returns the kinds of payloads that this store accepts. It skips updates with other payloads. The result is
-    /// always the same.
+    /// Returns the kinds of payloads that this store accepts. The store skips updates with other payloads. The result
+    /// is always the same.
     fn payloads(&self) -> Payloads {
         Payloads::COMMANDS
     }

@@ -68,7 +68,7 @@ fn sealed(key: MacKey, (header, payload): &(Header, Vec<u8>)) -> Vec<u8> {
     bytes
 }
 
-/// A device's log, beginning with order 1. It exists from the moment at which the device knows its keys.
+/// A device's log, beginning with order 1. The log exists from the moment at which the device knows its keys.
 struct DeviceLog {
     comes: Receiver<Vec<Vec<u8>>>,
     frames: Vec<Vec<u8>>,

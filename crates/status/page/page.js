@@ -1,5 +1,6 @@
 "use strict";
-// The page of a status port. It asks for the state once a second, and draws the changes. It asks no other host.
+// The page of a status port. The page asks for the state once a second, and draws the changes. The page asks no other
+// host.
 
 const EVERY_MS = 1000;
 const ANSWER_MAX_MS = 5000;

@@ -3,8 +3,8 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// The numbers of one loop. They begin at a cache line of their own. The alignment is two lines, because processors
-/// fetch lines in pairs.
+/// The numbers of one loop. The numbers begin at a cache line of their own. The alignment is two lines, because
+/// processors fetch lines in pairs.
 ///
 /// Only one thread may publish at a time, because it writes the words one by one. A reader may see some words of one
 /// turn, and others of the next turn.

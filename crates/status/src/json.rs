@@ -6,7 +6,8 @@ use crate::board::Shot;
 use crate::metric::{Sample, Value};
 use crate::source::{About, Looked};
 
-/// Version of the schema. It changes when a member is removed or its meaning changes. A new member does not change it.
+/// Version of the schema. The version changes when a member is removed or its meaning changes. A new member does not
+/// change the version.
 pub const SCHEMA: u32 = 1;
 
 /// Returns the state of a process as JSON.

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 /// Time after which a loop counts as stuck, if it neither sleeps nor begins another turn.
 pub const SILENCE_MAX: Duration = Duration::from_secs(1);
 
-/// Decides from a loop's pulse whether the loop is alive. The pulse is a number that changes in each turn. It is odd
-/// while the loop waits for work.
+/// Decides from a loop's pulse whether the loop is alive. The pulse is a number that changes in each turn. The pulse is
+/// odd while the loop waits for work.
 #[derive(Debug)]
 pub struct Alive {
     seen: u64,

@@ -141,7 +141,7 @@ fn open_unix(path: &PathBuf) -> io::Result<UnixListener> {
     UnixListener::bind(path)
 }
 
-/// An open status port. It closes when this value is dropped.
+/// An open status port. The port closes when this value is dropped.
 #[derive(Debug)]
 pub struct StatusPort {
     waker: Waker,

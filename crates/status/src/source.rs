@@ -36,7 +36,7 @@ pub struct Look {
 /// A problem of a loop, with the alert whose section in the handbook has advice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advice {
-    /// Name of the alert. Its section in the handbook has advice.
+    /// Name of the alert. The alert's section in the handbook has advice.
     pub alert: &'static str,
     /// A sentence about the problem.
     pub text: &'static str,

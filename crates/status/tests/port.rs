@@ -1,5 +1,5 @@
-//! Tests of a status port with many clients, slow clients and broken clients. They must not delay the loop that the
-//! port shows.
+//! Tests of a status port with many clients, slow clients and broken clients. The clients must not delay the loop that
+//! the port shows.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -297,8 +297,8 @@ fn a_crowd_of_scrapers_is_served() {
     assert!(longest < Duration::from_secs(2), "{longest:?}");
 }
 
-/// One host takes all places, and each place that becomes free. Its connections send nothing, or do not read the
-/// answer. A probe must get its answer at once.
+/// One host takes all places, and each place that becomes free. The connections of this host send nothing, or do not
+/// read the answer. A probe must get its answer at once.
 #[test]
 fn a_host_with_many_connections_shuts_nobody_out() {
     let stand = stand();
@@ -388,7 +388,7 @@ fn a_request_of_a_megabyte_is_refused_with_an_answer() {
     assert_eq!(stand.get("/livez").0, "200");
 }
 
-/// The process continues without the port. It opens the port when the address becomes free.
+/// The process continues without the port. The process opens the port when the address becomes free.
 #[test]
 fn a_port_that_is_taken_is_tried_again() {
     let other = TcpListener::bind("127.0.0.1:0").unwrap();

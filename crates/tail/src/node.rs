@@ -102,8 +102,8 @@ impl<M: Media + Send> StoreDevice<M> {
         done
     }
 
-    /// Takes the buffers that the log has released, except those in which the store has a record. They can then hold
-    /// copied entries.
+    /// Takes the buffers that the log has released, except those in which the store has a record. These buffers can
+    /// then hold copied entries.
     fn recycle(&mut self) {
         if self.device.log().has_released() {
             self.with_region(|server, _| {

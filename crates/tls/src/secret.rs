@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// A password. It is never printed. All clones share one value, so a replacement affects all of them.
+/// A password. A password is never printed. All clones share one value, so a replacement affects all of them.
 #[derive(Clone)]
 pub struct Secret(Arc<RwLock<Arc<[u8]>>>);
 

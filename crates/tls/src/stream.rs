@@ -1,4 +1,4 @@
-//! A socket with TLS. It can be read and written like a socket without TLS.
+//! A socket with TLS. Such a socket can be read and written like a socket without TLS.
 
 use std::io::{self, ErrorKind, Read, Write};
 

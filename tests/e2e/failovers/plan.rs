@@ -62,7 +62,7 @@ pub enum Place {
 /// What happens to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// The process is killed. It is started again long after its lease has expired.
+    /// The process is killed. The process is started again long after its lease has expired.
     Killed,
     /// The process is killed, and is started again at once.
     Restarted,
@@ -128,7 +128,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// One fault. It ends by itself, or when the service manager restarts the process.
+/// One fault. A fault ends by itself, or when the service manager restarts the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     pub kind: Kind,

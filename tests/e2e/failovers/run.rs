@@ -26,8 +26,8 @@ const OWNERS: usize = 4;
 const WRITE_PAUSE: Duration = Duration::from_millis(10);
 /// Operations per second of the clients with keys of their own.
 const OWNERS_RATE: f64 = 300.0;
-/// Deadline of a call. It is longer than every fault, so that a call has an unknown outcome only if its front is
-/// killed.
+/// Deadline of a call. The deadline is longer than every fault, so that a call has an unknown outcome only if its front
+/// is killed.
 const CALL_MAX: Duration = Duration::from_secs(70);
 const CONTENTION: Contention = Contention {
     slots: [3, 2, 2],
@@ -102,7 +102,7 @@ struct Load<'a> {
     ledger: std::sync::Mutex<(Ledger, Vec<(u64, bool)>)>,
 }
 
-/// Makes a run with this plan. It is run number `turn` of its world.
+/// Makes a run with this plan. The run is number `turn` in its world.
 pub fn run(world: &mut World, plan: Plan, seed: u64, turn: u32) -> RunReport {
     let done = || play(world, &plan, seed, turn);
     let outcomes = caught(done);

@@ -1,5 +1,5 @@
-//! A complete shard in a fleet, with real processes. It repairs itself, with a service manager that restarts processes
-//! which have ended.
+//! A complete shard in a fleet, with real processes. The shard repairs itself, with a service manager that restarts
+//! processes which have ended.
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -154,7 +154,7 @@ fn without_a_controller_a_device_that_was_asked_to_leave_is_asked_to_stay_after_
     let said = ctl(&world, &["remove", &tail, "--to-one", "--wait", "4"]);
     assert_eq!(said.code, Some(1));
     assert!(said.out.contains("taken back"), "{}", said.out);
-    // The process has ended. It is started again, as a service manager does.
+    // The process has ended. The process is started again, as a service manager does.
     let process = world.cluster.process(Role::Device(1)).unwrap();
     assert!(process.wait_exit(HEALED_MAX).unwrap().success());
     process.relaunch().unwrap();

@@ -14,7 +14,7 @@ use crate::support::eventually;
 
 /// Time within which an etcd must answer.
 const READY_MAX: Duration = Duration::from_secs(20);
-/// Creates a user that may read and write below `/pmnet/`. Its password is `secret`.
+/// Creates a user that may read and write below `/pmnet/`. The password of this user is `secret`.
 const USERS: [(&str, &str); 8] = [
     ("user/add", r#"{"name":"root","password":"top"}"#),
     ("role/add", r#"{"name":"root"}"#),

@@ -108,7 +108,7 @@ impl World {
         write_around(endpoint, name, Duration::from_secs(1), || accident(self))
     }
 
-    /// Kills one controller, and starts it again. Its earlier steps still count.
+    /// Kills one controller, and starts it again. The controller's earlier steps still count.
     pub fn kill_controller(&mut self, which: usize) {
         let controller = &mut self.controllers[which];
         controller.kill().unwrap();
@@ -368,8 +368,8 @@ fn a_head_that_is_only_stopped_answers_nobody_behind_its_lease_and_learns_that_i
     assert_eq!(world.done(r#""step":"stop""#), 1);
 }
 
-/// Random devices are killed or stopped under load, again and again. They come back as spares with their old logs.
-/// `PMNET_RUNS` is the number of rounds.
+/// Random devices are killed or stopped under load, again and again. These devices come back as spares with their old
+/// logs. `PMNET_RUNS` is the number of rounds.
 #[test]
 fn random_devices_are_lost_and_come_back_as_spares() {
     let runs = std::env::var("PMNET_RUNS").ok();

@@ -1,4 +1,4 @@
-//! An etcd of three members. Its leader is killed while devices are lost.
+//! An etcd of three members. The leader of this etcd is killed while devices are lost.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! The agent of a server in a fleet. It reports facts about the chain that only the server knows.
+//! The agent of a server in a fleet. The agent reports facts about the chain that only the server knows.
 
 use std::time::{Duration, Instant};
 
@@ -136,7 +136,8 @@ fn a_server_is_killed_and_the_one_that_stands_by_takes_over() {
     let (more, ()) = world.under_load("d", |world| {
         world.cluster.kill(Role::Device(1)).unwrap();
         until_healed(world, 1);
-        // The server is only stopped. It continues after another server has taken over, and must not be able to write.
+        // The server is only stopped. This server continues after another server has taken over, and must not be able
+        // to write.
         other.signal(Signal::STOP).unwrap();
         let three = caller.call(&["INCR", "n"]);
         assert_eq!(three, Answer::Reply(Reply::Integer(3)));
@@ -148,8 +149,9 @@ fn a_server_is_killed_and_the_one_that_stands_by_takes_over() {
     assert!(!other.stderr().contains("panicked"));
 }
 
-/// A server is stopped, another server serves, and later the first one serves again. It must not report its old state
-/// to any device. (Regression test: it told the devices that the store had lost data, and all of them ended.)
+/// A server is stopped, another server serves, and later the first one serves again. The first server must not report
+/// its old state to any device. (Regression test: it told the devices that the store had lost data, and all of them
+/// ended.)
 #[test]
 fn a_server_that_slept_through_the_turn_of_another_one_begins_anew_when_it_gets_its_own() {
     let Some(mut world) = World::start("sleeps", 2) else {

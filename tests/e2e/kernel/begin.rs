@@ -42,8 +42,8 @@ fn kept(file: &Path) -> u64 {
     count.split_once(' ').unwrap().0.parse().unwrap()
 }
 
-/// Returns a world whose device has ended. Its log is in a file, and has this number of entries that no server has
-/// applied.
+/// Returns a world whose device has ended. The log of the device is in a file, and has this number of entries that no
+/// server has applied.
 fn saved() -> Option<(World, Writer, u64)> {
     let mut world = World::start(plan())?;
     let mut writer = world.session(CALL_MAX);

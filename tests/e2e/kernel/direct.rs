@@ -1,4 +1,4 @@
-//! A device that bypasses the kernel's network stack. Its AF_XDP sockets receive directly into the log
+//! A device that bypasses the kernel's network stack. The device's AF_XDP sockets receive directly into the log
 //! (`docs/spec/packet-buffers.md`).
 
 mod shards;
@@ -267,8 +267,8 @@ fn the_server_is_away_for_a_minute_under_load() {
     away(60);
 }
 
-/// Huge pages of this machine, with a mount for them. One test at a time can have them. They are released when this
-/// value is dropped.
+/// Huge pages of this machine, with a mount for them. One test at a time can have them. The pages are released when
+/// this value is dropped.
 struct HugePages {
     folder: tempfile::TempDir,
     reserved: u64,

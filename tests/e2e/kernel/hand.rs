@@ -32,7 +32,7 @@ fn grows_and_shrinks(plan: Plan) {
     let (code, said) = world.ctl("remove 9 --to-one --is-stopped");
     assert_eq!(code, Some(0), "{said}");
     writer.sets(50, 1);
-    // A new process takes over the device. Its flags have the right next hop again.
+    // A new process takes over the device. The flags of the process have the right next hop again.
     world.kill("device");
     world.restart("device");
     writer.sets(50, 1);

@@ -258,8 +258,8 @@ fn in_a_switch_too_the_kernel_is_silent_behind_its_lease_and_answers_when_there_
     world.check(&hasty);
 }
 
-/// The head of a chain of two devices was left out. It comes back as a spare, in a new process or in its old one, and
-/// later it remains alone.
+/// The head of a chain of two devices was left out. The old head comes back as a spare, in a new process or in its old
+/// one, and later it remains alone.
 fn comes_back(mut plan: Plan) {
     (plan.followers, plan.fleet) = (1, true);
     let Some(mut world) = World::start(plan) else {

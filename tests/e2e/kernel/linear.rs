@@ -19,8 +19,8 @@ use crate::support::{eventually, seed};
 
 /// Number of groups of clients. Each group has keys of its own.
 const GROUPS: u32 = 16;
-/// Number of clients in a group. It limits the operations on a key that are outstanding or of unknown outcome at the
-/// same time. With more clients, the search for an order would exceed its limit.
+/// Number of clients in a group. This number limits the operations on a key that are outstanding or of unknown outcome
+/// at the same time. With more clients, the search for an order would exceed its limit.
 const GROUP_CLIENTS: u64 = 4;
 /// Pause after each write of a client that only writes. Each group has one such client, because a client that reads
 /// must wait while the device is dead.
@@ -36,7 +36,8 @@ const BROKEN_MAX: usize = 300;
 /// Clients of the device for the other checker: their number, and their operations per second.
 const WRITERS: usize = 8;
 const WRITERS_RATE: f64 = 400.0;
-/// Number of commands that the database must have executed after a restart. They prove that the device serves again.
+/// Number of commands that the database must have executed after a restart. These commands prove that the device serves
+/// again.
 const BACK: u64 = 20;
 /// Time until the device serves again above which the processes' logs are reported.
 const SLOW: Duration = Duration::from_secs(2);
@@ -63,7 +64,7 @@ fn sets(groups: &[Shared]) -> u64 {
     groups.iter().map(Shared::acknowledged_sets).sum()
 }
 
-/// Returns the number of operations that the database answered. They need the device's process.
+/// Returns the number of operations that the database answered. Such operations need the device's process.
 fn executed(groups: &[Shared]) -> u64 {
     groups.iter().map(Shared::acknowledged).sum::<u64>() - sets(groups)
 }

@@ -1,5 +1,5 @@
-//! Objects that a device in the kernel leaves when its process ends. They are removed after every
-//! test.
+//! Objects that a device in the kernel leaves when its process ends. The objects are removed after
+//! every test.
 
 use std::path::{Path, PathBuf};
 

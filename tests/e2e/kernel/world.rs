@@ -387,7 +387,7 @@ impl World {
         listen
     }
 
-    /// Starts a front that knows all devices. Its deadline is longer than any test.
+    /// Starts a front that knows all devices. The deadline of this front is longer than any test.
     pub fn start_following_front(&mut self) -> SocketAddr {
         let listen = self.redis_address();
         let followers = FOLLOWERS[..self.plan.followers].iter();
@@ -425,8 +425,8 @@ impl World {
         }
     }
 
-    /// Starts another device in the kernel, for shard 1, at the interfaces of the device. Its process is named
-    /// `beside`. When this device is stopped, its log is saved. Does not wait until it serves.
+    /// Starts another device in the kernel, for shard 1, at the interfaces of the device. The process of the new device
+    /// is named `beside`. When this device is stopped, its log is saved. Does not wait until it serves.
     pub fn start_beside(&mut self) {
         let pinned = Pinned::new(1_000 * (COUNT.fetch_add(1, Ordering::Relaxed) + 1));
         let mut next = self.server();
@@ -740,7 +740,7 @@ impl World {
         }
     }
 
-    /// Stops a process with SIGTERM. It must end with exit code 0.
+    /// Stops a process with SIGTERM. The process must end with exit code 0.
     pub fn stop(&mut self, name: &str) {
         let process = self.process(name);
         let good = process.stop().unwrap();
@@ -756,7 +756,7 @@ impl World {
         self.network.inside(node, || Ok(work())).unwrap()
     }
 
-    /// Opens a session on the client's machine. Its calls end within `deadline`.
+    /// Opens a session on the client's machine. The calls of the session end within `deadline`.
     pub fn session(&self, deadline: Duration) -> Writer {
         let head = self.head();
         self.inside("client1", || Writer::open(head, deadline))

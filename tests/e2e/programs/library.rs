@@ -356,7 +356,7 @@ pub fn kill_while(
     done
 }
 
-/// Starts a command. Its output is read after its end.
+/// Starts a command. The output of the command is read after its end.
 pub fn piped(command: &mut Command) -> Child {
     let piped = command.stdout(Stdio::piped()).stderr(Stdio::piped());
     piped.spawn().unwrap()

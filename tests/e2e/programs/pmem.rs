@@ -1,5 +1,5 @@
-//! PMDK's data structures (PMNet §VI): a server that uses the persistent maps of libpmemobj's examples. It is compiled
-//! twice: in its original form, and for pmnet.
+//! PMDK's data structures (PMNet §VI): a server that uses the persistent maps of libpmemobj's examples. The server is
+//! compiled twice: in its original form, and for pmnet.
 //!
 //! The pool lies in memory, and libpmemobj is told to treat it as persistent memory. So the pool survives the kill of
 //! any process, but no power cut.

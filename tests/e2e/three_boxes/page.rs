@@ -1,5 +1,5 @@
-//! The commands of a page. They are in fenced blocks of `sh` that name the machine on which they
-//! run.
+//! The commands of a page. The commands are in fenced blocks of `sh` that name the machine on which
+//! they run.
 
 /// One block of commands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,7 +28,8 @@ impl Block {
 /// Returns all blocks of a page.
 ///
 /// # Panics
-/// A block of commands names no machine, or has an unknown attribute. It would not be tested.
+/// A block of commands names no machine, or has an unknown attribute. Such a block would not be
+/// tested.
 pub fn blocks(page: &str) -> Vec<Block> {
     let mut found = Vec::new();
     let mut lines = page.lines();

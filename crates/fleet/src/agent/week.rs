@@ -27,7 +27,7 @@ const TRIES_MAX: u32 = 50;
 /// Seconds between two changes of the chain, in the test of a fleet with many changes.
 const CHANGES_EVERY: u64 = 60;
 
-/// A real etcd on a file system in memory. It ends when this value is dropped.
+/// A real etcd on a file system in memory. etcd ends when this value is dropped.
 struct Server {
     child: Child,
     folder: PathBuf,

@@ -1,4 +1,4 @@
-//! Tests with a real etcd that has TLS and users. They make requests fail in every possible way.
+//! Tests with a real etcd that has TLS and users. The tests make requests fail in every possible way.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

@@ -2,8 +2,9 @@
 //! only on the answers of devices and server.
 //!
 //! The chain that the server's store has on record is authoritative, and only the server changes it. This module
-//! decides which next hop each device must get, and when the head states that a device is stopped. It keeps no progress
-//! of its own: it decides each step from the present answers. So an interrupted change can be resumed at any point.
+//! decides which next hop each device must get, and when the head states that a device is stopped. The module keeps no
+//! progress of its own: it decides each step from the present answers. So an interrupted change can be resumed at any
+//! point.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

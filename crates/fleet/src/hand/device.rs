@@ -27,8 +27,8 @@ pub struct DeviceDoorConfig {
     pub next: SocketAddr,
     /// The id of the next hop, if the command line gives it.
     pub next_id: Option<u32>,
-    /// The device's flags (`--shrink-chain`, `--declare-data-loss`) decide how it starts. They take precedence over the
-    /// stored next hop.
+    /// The device's flags (`--shrink-chain`, `--declare-data-loss`) decide how it starts. These flags take precedence
+    /// over the stored next hop.
     pub by_hand: bool,
     /// The device starts with `--join`.
     pub joins: bool,
@@ -68,7 +68,7 @@ struct Shared {
     left: Condvar,
 }
 
-/// The door of a device. It closes when this value is dropped.
+/// The door of a device. The door closes when this value is dropped.
 #[derive(Debug)]
 pub struct DeviceDoor {
     shared: Arc<Shared>,

@@ -43,7 +43,7 @@ const WAKE: mio::Token = mio::Token(0);
 const LISTENER: mio::Token = mio::Token(1);
 const FIRST_CALLER: usize = 2;
 
-/// A thread that answers questions, and sleeps until a connection comes. It ends when this value is dropped.
+/// A thread that answers questions, and sleeps until a connection comes. The thread ends when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Door {
     over: Arc<AtomicBool>,

@@ -15,7 +15,7 @@ const ASKED_MAX: usize = 24;
 /// The answers to one query.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Looked {
-    /// The server's answer. Its address is the one at which the server was reached.
+    /// The server's answer. The address in the answer is the one at which the server was reached.
     pub server: Option<ServerSaid>,
     /// The answers of devices, by id.
     pub devices: BTreeMap<u32, DeviceSaid>,

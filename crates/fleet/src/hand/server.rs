@@ -9,7 +9,7 @@ use pmnet_udp::{Latest, ServerWords};
 use super::door::Door;
 use super::{Answered, Asked, ServerSaid, process};
 
-/// The door of a server. It closes when this value is dropped.
+/// The door of a server. The door closes when this value is dropped.
 #[derive(Debug)]
 pub struct ServerDoor(#[allow(dead_code, reason = "it closes when it is dropped")] Door);
 

@@ -10,7 +10,7 @@ fn at(port: u16) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 1], port))
 }
 
-/// Returns a device that serves this chain in this epoch. Its next hop is the next device of the chain.
+/// Returns a device that serves this chain in this epoch. The device's next hop is the next device of the chain.
 fn serving(id: u16, epoch: u32, chain: &[u16]) -> Row {
     let place = chain.iter().position(|one| *one == id);
     let next = place.and_then(|place| chain.get(place + 1));

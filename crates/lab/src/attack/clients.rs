@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// Maximum number of wrong values that the report describes.
 const WRONG_MAX: usize = 8;
 
-/// Connected clients with sessions. They have finished their writes, and stay silent.
+/// Connected clients with sessions. These clients have finished their writes, and stay silent.
 pub struct Silent(Vec<Client>);
 
 impl Silent {

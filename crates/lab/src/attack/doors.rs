@@ -2,8 +2,8 @@
 //!
 //! The adversary connects to doors from the client's machine. A status port is bound to the loopback interface, so the
 //! adversary connects to it from the role's own machine. The adversary has recorded a genuine question, and a genuine
-//! instruction that it kept from its door. It knows the fingerprint of the cluster's key, which is no secret. It does
-//! not know the key.
+//! instruction that it kept from its door. The adversary knows the fingerprint of the cluster's key, which is no
+//! secret, but does not know the key.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,6 +1,5 @@
-//! An attack on a chain with keys, from inside its network. Each link has an adversary. It sees, withholds, changes,
-//! redirects and repeats all packets, makes packets of its own, and has the key of another front (`docs/spec/keys.md`
-//! §6).
+//! An attack on a chain with keys, from inside its network. Each link has an adversary, who sees, withholds, changes,
+//! redirects and repeats all packets, makes further packets, and has the key of another front (`docs/spec/keys.md` §6).
 //!
 //! Purpose: figures for [`docs/operate/security.md`], with real processes. Invariants: the machine's own network stays
 //! untouched; the adversary does not know the key of the attacked front. This module must not depend on the way in
@@ -13,7 +12,7 @@
 //! must have returned the last acknowledged value. During the second and the third part the adversary also tries the
 //! TCP doors and the status ports of all roles.
 //!
-//! During the second part some clients stay connected and silent. They keep their sessions.
+//! During the second part some clients stay connected and silent. These clients keep their sessions.
 
 mod clients;
 mod doors;
@@ -59,7 +58,7 @@ const PREFIX: &str = "attack:";
 /// Duration of the checked load during which the adversary records packets.
 const LEARN: Duration = Duration::from_secs(2);
 const CLIENTS: usize = 8;
-/// Deadline of one call of a client. It is long, because an attack delays calls.
+/// Deadline of one call of a client. The deadline is long, because an attack delays calls.
 const CALL_MAX: Duration = Duration::from_secs(30);
 /// Time after the attack within which all acknowledged updates must reach the database.
 const SETTLE_MAX: Duration = Duration::from_secs(60);

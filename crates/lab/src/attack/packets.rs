@@ -17,14 +17,14 @@ const TAG_AT: std::ops::Range<usize> = 80..88;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Trick {
-    /// A new packet of any kind. Its numbers come from seen packets, and its tag is invented.
+    /// A new packet of any kind. The numbers in the packet come from seen packets, and the tag is invented.
     Forged,
-    /// A new packet of any kind. Its numbers come from seen packets, and its MAC is made with the key of the
-    /// adversary's own front.
+    /// A new packet of any kind. The numbers in the packet come from seen packets, and the MAC is made with the key of
+    /// the adversary's own front.
     Insider,
-    /// A seen packet with some changed bits. Its checksums are correct.
+    /// A seen packet with some changed bits. The checksums are correct.
     Changed,
-    /// A seen packet that is damaged or cut. Its checksums are wrong.
+    /// A seen packet that is damaged or cut. The checksums are wrong.
     Damaged,
     /// A seen packet that is sent to another receiver.
     Redirected,

@@ -2,9 +2,9 @@
 //!
 //! A front writes entries even if no client writes: it ends each session that it no longer needs, and an END is an
 //! entry. The front ends the session of its READs 45 s after the last READ (`IDLE` in
-//! `crates/proto/src/client/reads.rs`). It keeps the session in which it asks for the store's name, unless a client has
-//! waited for long: then it ends this session 3 s later. So a comparison begins after the session of READs has ended,
-//! and while the other session has no reason to end.
+//! `crates/proto/src/client/reads.rs`). The front keeps the session in which it asks for the store's name, unless a
+//! client has waited for long: then it ends this session 3 s later. So a comparison begins after the session of READs
+//! has ended, and while the other session has no reason to end.
 
 use std::time::{Duration, Instant};
 
@@ -12,14 +12,14 @@ use anyhow::ensure;
 
 use super::stand::Stand;
 
-/// Time without a change of state before a comparison begins. It is longer than the time after which the front ends the
-/// session in which it asks for the store's name.
+/// Time without a change of state before a comparison begins. This time is longer than the time after which the front
+/// ends the session in which it asks for the store's name.
 const QUIET: Duration = Duration::from_secs(5);
 /// Longest wait until the states stay unchanged. The session of the READs ends after 45 s.
 const REST_MAX: Duration = Duration::from_secs(120);
 /// Maximum number of sessions of the front itself: the session in which it asks for the store's name.
 const OWN: usize = 1;
-/// Metrics of orders and epochs in logs and store. They change only by a write or a change of the chain.
+/// Metrics of orders and epochs in logs and store. These metrics change only by a write or a change of the chain.
 const STATES: [&str; 11] = [
     "pmnet_device_order",
     "pmnet_device_epoch",

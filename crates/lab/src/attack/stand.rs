@@ -358,7 +358,7 @@ impl Stand {
         FRONT
     }
 
-    /// Runs `work` on the machine of the clients. Its argument is the front's address.
+    /// Runs `work` on the machine of the clients. The argument of `work` is the front's address.
     ///
     /// # Errors
     /// `work` fails.

@@ -1,5 +1,5 @@
-//! A tap in a link. It keeps a sample of the passing packets, and sends packets to both ends of the
-//! link.
+//! A tap in a link. The tap keeps a sample of the passing packets, and sends packets to both ends
+//! of the link.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};

@@ -53,8 +53,8 @@ impl Ledger {
         Ledger::default()
     }
 
-    /// Returns the part of the ledger about these keys, without the counts. It is for set-ups with
-    /// several databases, each of which has some of the keys.
+    /// Returns the part of the ledger about these keys, without the counts. The part is for set-ups
+    /// with several databases, each of which has some of the keys.
     #[must_use]
     pub fn part(&self, is_in: impl Fn(&str) -> bool) -> Ledger {
         fn part<T: Clone>(

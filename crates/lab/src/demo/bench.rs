@@ -73,8 +73,8 @@ fn one(
         .spawn()
         .context("cannot start it")?;
     let deadline = Instant::now() + RUN_MAX;
-    // redis-benchmark prints only a few lines. They fit into the pipe, so they can be read after
-    // its end.
+    // redis-benchmark prints only a few lines. The lines fit into the pipe, so they can be read
+    // after its end.
     while child.try_wait()?.is_none() {
         if Instant::now() >= deadline {
             child.kill()?;

@@ -2,10 +2,10 @@
 //! The module uses only the standard library, because the tests of several crates include the file by its path.
 //!
 //! A port that was just found free may be taken before it is used. So a process first *claims* the number. The claim
-//! excludes all other processes of the network namespace, which is usually the machine. It is an abstract Unix socket
-//! whose name contains the number. The claim lasts as long as [`Port`] exists. If its owner is killed, the kernel
-//! removes the socket. The numbers are below the range from which the kernel assigns ports automatically. Otherwise a
-//! client's socket could take the port of a process that is killed and restarted.
+//! excludes all other processes of the network namespace, which is usually the machine. The claim is an abstract Unix
+//! socket whose name contains the number. The claim lasts as long as [`Port`] exists. If its owner is killed, the
+//! kernel removes the socket. The numbers are below the range from which the kernel assigns ports automatically.
+//! Otherwise a client's socket could take the port of a process that is killed and restarted.
 //!
 //! A claim excludes only processes that use claims. So a process that waits for a server must still check that it
 //! reaches the server that it started.

@@ -1,5 +1,5 @@
-//! The hidden subcommand with which the harness starts programs. It asks the kernel to kill this process when the
-//! parent dies, and then replaces itself by the program. The process id stays the same.
+//! The hidden subcommand with which the harness starts programs. The subcommand asks the kernel to kill this process
+//! when the parent dies, and then replaces itself by the program. The process id stays the same.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;

@@ -1,4 +1,4 @@
-//! One child process. It can be started, awaited, killed and restarted, and it always ends with its handle.
+//! One child process. The process can be started, awaited, killed and restarted, and it always ends with its handle.
 
 use std::ffi::OsString;
 use std::fs::File;

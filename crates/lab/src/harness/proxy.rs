@@ -1,9 +1,9 @@
-//! A UDP proxy that drops, repeats and delays datagrams. It serves kernels without netem.
+//! A UDP proxy that drops, repeats and delays datagrams. The proxy serves kernels without netem.
 //!
-//! The proxy has one thread. For each sender it has a socket of its own towards the target, so that
-//! answers reach the right sender. Random numbers decide what happens to each datagram. A seed
-//! repeats the random numbers. It does not repeat the exact course, because the processes around
-//! the proxy are real.
+//! The proxy has one thread. For each sender the proxy has a socket of its own towards the target,
+//! so that answers reach the right sender. Random numbers decide what happens to each datagram. A
+//! seed repeats the random numbers. A seed does not repeat the exact course of a run, because the
+//! processes around the proxy are real.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::ErrorKind;
@@ -43,7 +43,7 @@ pub struct Trouble {
     pub seed: u64,
 }
 
-/// A running proxy. It ends when this value is dropped.
+/// A running proxy. The proxy ends when this value is dropped.
 #[derive(Debug)]
 pub struct LossyProxy {
     address: SocketAddr,

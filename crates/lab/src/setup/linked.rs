@@ -15,7 +15,7 @@ use crate::harness::{Binaries, Process, Ready, Role, Scratch, Spec, StoreKind};
 use crate::harness::{answered, drained, redis_spec, sweep_namespaces};
 use crate::resp::Reply;
 
-/// Port of Redis and of the front. They are in different namespaces, so both can use it.
+/// Port of Redis and of the front. The two are in different namespaces, so both can use it.
 const REDIS_PORT: u16 = 6379;
 const FRONT_PORT: u16 = 6380;
 /// The namespace of the load and the front.
@@ -170,7 +170,7 @@ impl Linked {
         Ok(())
     }
 
-    /// Returns the RESP endpoint. It can be used from [inside](Linked::inside).
+    /// Returns the RESP endpoint. The endpoint can be used from [inside](Linked::inside).
     pub const fn endpoint(&self) -> SocketAddr {
         self.endpoint
     }

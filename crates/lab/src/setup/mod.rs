@@ -19,8 +19,8 @@ pub(crate) use linked::sweep;
 use linked::{Far, Linked};
 use replicated::Replicated;
 
-/// Size in bytes of the value with which the upper bound answers a `GET`. It is the size of the values that clients
-/// write.
+/// Size in bytes of the value with which the upper bound answers a `GET`. This size is the size of the values that
+/// clients write.
 #[derive(Clone, Copy, Debug)]
 pub struct ValueBytes(pub usize);
 
@@ -104,7 +104,7 @@ impl Running {
         })
     }
 
-    /// Returns the RESP endpoint. It can be used from [inside](Running::inside).
+    /// Returns the RESP endpoint. The endpoint can be used from [inside](Running::inside).
     ///
     /// # Errors
     /// Fails if the set-up has no endpoint: an embedded store without pmnet.

@@ -8,10 +8,10 @@
 //! client1 ── tap1 ── device1 ── tap2 ── server  with a tap in each link
 //! ```
 //!
-//! A device is a Linux bridge with an address of its own. It forwards packets for other nodes, and
-//! can also be an addressed hop. If there are several clients and no device, a bridge named `hub`
-//! connects them. A tap is a bridge without an address. An adversary in a tap sees each packet of
-//! its link, and can send to both ends.
+//! A device is a Linux bridge with an address of its own. The bridge forwards packets for other
+//! nodes, and can also be an addressed hop. If there are several clients and no device, a bridge
+//! named `hub` connects them. A tap is a bridge without an address. An adversary in a tap sees each
+//! packet of its link, and can send to both ends.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

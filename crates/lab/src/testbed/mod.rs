@@ -4,7 +4,7 @@
 //! Purpose: a test network (`pmnet-lab testbed`), which `pmnet-lab bench micro` uses as well.
 //! Invariants: the network of the machine itself is never changed; the handle or [`down`] removes
 //! all created objects, even after a crash; every wait has a deadline. This module must not start
-//! any part of pmnet. It needs root, `ip` (iproute2) and `ethtool`.
+//! any part of pmnet. The module needs root, `ip` (iproute2) and `ethtool`.
 
 mod layout;
 mod network;

@@ -24,7 +24,8 @@ pub fn refusal() -> Option<String> {
         .map(|(program, package)| format!("{program} is not installed: apt-get install {package}"))
 }
 
-/// The namespaces of a layout. They are removed when this value is dropped, unless they are [kept](Network::keep).
+/// The namespaces of a layout. The namespaces are removed when this value is dropped, unless they were
+/// [kept](Network::keep).
 #[derive(Debug)]
 pub struct Network {
     layout: Layout,

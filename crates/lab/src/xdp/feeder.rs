@@ -1,7 +1,7 @@
 //! Runs the loaded pipeline on prepared packets, many in one system call, to measure the cost of one packet.
 //!
-//! Source: `bpf/feed.bpf.c`. It tail-calls the same program that is attached to interfaces. This code must not change
-//! the pipeline, and must not need an interface.
+//! Source: `bpf/feed.bpf.c`. That program tail-calls the same program that is attached to interfaces. This code must
+//! not change the pipeline, and must not need an interface.
 
 use std::time::Duration;
 
@@ -19,8 +19,8 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/fe
 const FRAME_BYTES_MAX: usize = 1532;
 /// Bytes of a prepared packet: the length of its frame, then the frame (`pm_prepared`).
 const PREPARED_BYTES: usize = 4 + FRAME_BYTES_MAX;
-/// The frame with which the programs are called. It has the shortest length that the kernel accepts. Each run replaces
-/// its contents by a prepared packet.
+/// The frame with which the programs are called. This frame has the shortest length that the kernel accepts. Each run
+/// replaces its contents by a prepared packet.
 const FIRST_FRAME: [u8; 64] = [0; 64];
 
 /// The program that gets each packet by a tail call.
@@ -28,7 +28,7 @@ const FIRST_FRAME: [u8; 64] = [0; 64];
 pub enum Target {
     /// The pipeline.
     Pipeline,
-    /// A program that does nothing. It shows the cost of the measurement itself.
+    /// A program that does nothing. This program shows the cost of the measurement itself.
     Nothing,
 }
 

@@ -1,8 +1,8 @@
 //! XDP programs without state. `reflect` is the baseline of measurements. `cross` is the baseline of a machine between
 //! client and server. `pass` makes a veth accept packets that its peer sends by XDP_TX.
 //!
-//! Source: `bpf/reflect.bpf.c`. The programs must not know the log. They must not run in the generic mode of XDP,
-//! because its times mean nothing.
+//! Source: `bpf/reflect.bpf.c`. The programs must not know the log. These programs must not run in the generic mode of
+//! XDP, because its times mean nothing.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
@@ -45,8 +45,8 @@ impl Program {
     }
 }
 
-/// A program that is attached to an interface. It is detached when this value is dropped or the process dies, unless it
-/// was [pinned](Plain::pin).
+/// A program that is attached to an interface. The program is detached when this value is dropped or the process dies,
+/// unless it was [pinned](Plain::pin).
 #[derive(Debug)]
 pub struct Plain {
     // The link, which keeps the program loaded.

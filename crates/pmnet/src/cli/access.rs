@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::keys::leave_no_dump;
 
-/// A password in the configuration file. Its text is never shown.
+/// A password in the configuration file. The text of the password is never shown.
 #[derive(Clone, Deserialize)]
 #[serde(transparent)]
 pub struct Hidden(String);

@@ -70,8 +70,8 @@ impl EtcdArgs {
         }
     }
 
-    /// Returns an error if any setting about etcd is given. It is for commands without `--fleet`, where such a setting
-    /// has no effect.
+    /// Returns an error if any setting about etcd is given. This function is for commands without `--fleet`, where such
+    /// a setting has no effect.
     pub fn nothing(&self) -> Result<(), ConfigError> {
         let files = [
             &self.etcd_ca,

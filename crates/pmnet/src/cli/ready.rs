@@ -37,8 +37,8 @@ struct Serving {
 const PROMISES: [&str; 2] = ["survives", "store"];
 
 impl Line {
-    /// Makes the line of a process with one role: `ready ROLE key=value …`. It is printed each time the loop begins to
-    /// serve.
+    /// Makes the line of a process with one role: `ready ROLE key=value …`. The line is printed each time the loop
+    /// begins to serve.
     pub const fn alone(json: bool) -> Line {
         Line {
             json,
@@ -46,7 +46,7 @@ impl Line {
         }
     }
 
-    /// Makes the line of a process with several roles. It is printed once, when this number of loops serve.
+    /// Makes the line of a process with several roles. The line is printed once, when this number of loops serve.
     pub fn together(json: bool, loops: usize) -> Line {
         Line {
             json,

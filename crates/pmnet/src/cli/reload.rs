@@ -15,7 +15,7 @@ use super::config::{self, FileConfig, Sections};
 
 /// A function that applies settings which were checked before.
 pub type Commit = Box<dyn FnOnce()>;
-/// A function that checks the text of the file for one part of the process. It returns the function that applies the
+/// A function that checks the text of the file for one part of the process. The result is a function that applies the
 /// settings.
 type Prepare = Box<dyn Fn(&str) -> Result<Commit, ConfigError> + Send>;
 

@@ -32,8 +32,8 @@ use super::reload::{self, Again, Commit, Section};
 use super::stop::unless_asked_to_stop;
 use crate::status::{self, ServerBoard, ServerWriter};
 
-/// Default time of polling after activity, in microseconds. It is 0, because polling would take processor time from the
-/// store.
+/// Default time of polling after activity, in microseconds. The default is 0, because polling would take processor time
+/// from the store.
 const SPIN_US: u64 = 0;
 
 /// Interval at which a standby server checks whether it may serve. While it waits, it logs a message at most once in

@@ -1,4 +1,4 @@
-//! Messages to the service manager. They are sent if the manager started this process and asked for them
+//! Messages to the service manager. The messages are sent if the manager started this process and asked for them
 //! (`NOTIFY_SOCKET`, `WATCHDOG_USEC`; sd_notify(3)).
 //!
 //! A message that cannot be sent is lost, and the manager acts as if it did not exist. No role depends on these

@@ -21,7 +21,7 @@ struct Interface {
     transmit_queues: usize,
     link: Result<Link, Errno>,
     features: Result<Features, Errno>,
-    /// `napi_defer_hard_irqs` and `gro_flush_timeout` (nanoseconds). They determine for how long the kernel leaves
+    /// `napi_defer_hard_irqs` and `gro_flush_timeout` (nanoseconds). These two determine for how long the kernel leaves
     /// packets to a polling process before it uses interrupts.
     deferred: Option<(u64, u64)>,
 }

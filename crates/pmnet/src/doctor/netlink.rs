@@ -174,7 +174,7 @@ fn message(kind: u16, body: &[u8]) -> Vec<u8> {
     let mut message = length.to_ne_bytes().to_vec();
     message.extend(kind.to_ne_bytes());
     message.extend(NLM_F_REQUEST.to_ne_bytes());
-    // Sequence number and port are 0. They are not needed, because each socket is used for one question only.
+    // Sequence number and port are 0. Both are unnecessary, because each socket is used for one question only.
     message.extend([0; 8]);
     message.extend(body);
     message
@@ -330,7 +330,7 @@ mod tests {
         assert!(!Features(0).native() && !Features(1).zero_copy());
     }
 
-    /// Every machine has a loopback interface. Its driver cannot run XDP programs.
+    /// Every machine has a loopback interface. The driver of this interface cannot run XDP programs.
     #[test]
     fn the_loopback_interface() {
         let link = link(1).unwrap();

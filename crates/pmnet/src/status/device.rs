@@ -185,8 +185,8 @@ pub(crate) struct DeviceBoard {
     next_hop_heard: AtomicU64,
     durable: Histogram,
     acknowledged: Histogram,
-    /// The operator's decision that the server waits for before the device may serve. It rarely changes, and the loop
-    /// takes the lock only for a change.
+    /// The operator's decision that the server waits for before the device may serve. The decision rarely changes, and
+    /// the loop takes the lock only for a change.
     waits: Mutex<Option<String>>,
     /// Ids of the chain's devices, head first; empty: the device does not serve. Like `waits`, the ids rarely change.
     chain: Mutex<Vec<u32>>,
@@ -392,7 +392,8 @@ impl Marks {
         }
     }
 
-    /// Records the durations of the updates up to `upto`. They have just become durable, or were just acknowledged.
+    /// Records the durations of the updates up to `upto`. These updates have just become durable, or were just
+    /// acknowledged.
     fn record(&mut self, upto: u64, now: Time, histogram: &Histogram) {
         while let Some(&(order, began)) = self.marks.front()
             && self.recorded < upto

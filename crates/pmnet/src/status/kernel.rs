@@ -6,8 +6,8 @@ use pmnet_status::{Kind, Look, Metric, Sample, Shot, Value, numbers};
 use serde_json::json;
 
 numbers! {
-    /// Counters of a pipeline in the kernel. They begin when its maps are made, and continue even if no process of the
-    /// device runs.
+    /// Counters of a pipeline in the kernel. The counters begin when its maps are made, and continue even if no process
+    /// of the device runs.
     pub(crate) struct KernelNumbers {
         Counter "pmnet_kernel_packets" ["event"] "Packets of the shard in the kernel's pipeline, by event, since the device was put into the kernel." {
             /// Packets that came.

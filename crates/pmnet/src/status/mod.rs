@@ -150,8 +150,8 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns a sample of durations that were recorded in nanoseconds. Its bounds go from 2^10 ns (1 µs) to 2^34 ns (17
-/// s).
+/// Returns a sample of durations that were recorded in nanoseconds. The bounds of the sample go from 2^10 ns (1 µs) to
+/// 2^34 ns (17 s).
 fn seconds(metric: Metric, times: &Histogram) -> Sample {
     Sample::new(metric, Value::Histogram(times.read(1e9, 10, 34)))
 }
@@ -187,7 +187,7 @@ impl Source for Advised {
     }
 }
 
-/// The status port of this process. It closes when this value is dropped.
+/// The status port of this process. The port closes when this value is dropped.
 pub(crate) struct Status {
     shown: Shown,
     port: Option<StatusPort>,

@@ -166,7 +166,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// Starts the threads. They end when the program ends.
+    /// Starts the threads. The threads end when the program ends.
     fn start(spots: Vec<Spot>, interval: Duration) -> anyhow::Result<Watch> {
         let places = spots.iter().map(|spot| spot.place.to_string());
         let processes = Arc::new(Mutex::new(places.map(Process::new).collect::<Vec<_>>()));

@@ -41,7 +41,7 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A process of a test. It ends when this value is dropped.
+/// A process of a test. The process ends when this value is dropped.
 pub struct Running {
     child: Child,
     err: Option<PathBuf>,
@@ -53,7 +53,7 @@ impl Running {
         Running { child, err: None }
     }
 
-    /// Starts the command. Its log goes to this file, and its stdout is discarded.
+    /// Starts the command. The log of the process goes to this file, and its stdout is discarded.
     pub fn logged(mut command: Command, log: &Path) -> Running {
         command
             .stdout(Stdio::null())

@@ -75,7 +75,7 @@ fn every_role_runs_as_process_1_of_a_container_and_ends_when_it_is_asked_to() {
             let ended = one.wait();
             assert!(ended.success(), "{ended}: {}", one.log());
         }
-        // The device still waits for its server. It must be possible to end it nevertheless.
+        // The device still waits for its server. Nevertheless it must be possible to end the device.
         let device = contained(&places.device(&places.server_at()), &places);
         let mut device = Running::logged(device, &places.path("waits.err"));
         device.says("read the log");

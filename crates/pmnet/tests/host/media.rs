@@ -128,7 +128,7 @@ fn a_log_fits_the_memory_limit_or_is_refused() {
     assert!(text.contains("64 MiB (control group)"), "{text}");
 }
 
-/// A control group. It is removed when this value is dropped.
+/// A control group. The group is removed when this value is dropped.
 struct Group(std::path::PathBuf);
 
 impl Group {

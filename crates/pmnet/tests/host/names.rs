@@ -133,8 +133,8 @@ fn who_is_asked_to_end_while_a_name_is_looked_up_does_not_begin() {
     }
 }
 
-/// Regression test: an idle device took its server for silent. It started again with the new address of the name, where
-/// no server was.
+/// Regression test: an idle device took its server for silent. The device started again with the new address of the
+/// name, where no server was.
 #[test]
 fn an_idle_device_stays_with_a_server_that_answers_when_its_name_leads_elsewhere() {
     if !rustix::process::geteuid().is_root() {

@@ -21,7 +21,7 @@ pub fn missing(tools: &[&str]) -> Option<String> {
     Some(format!("{tool} is not installed"))
 }
 
-/// Two network namespaces, joined by a veth. They are removed when this value is dropped.
+/// Two network namespaces, joined by a veth. The namespaces are removed when this value is dropped.
 pub struct Two(pub [String; 2]);
 
 /// Runs a command line that has no quotes.

@@ -49,8 +49,8 @@ fn a_hangup_ends_nobody() {
     assert!(front.exited().is_none(), "{}", front.log());
 }
 
-/// Regression test: a front waited for the first device of its fleet and was asked to end. It continued to wait for 30
-/// s, and then served.
+/// Regression test: a front waited for the first device of its fleet and was asked to end. The front continued to wait
+/// for 30 s, and then served.
 #[test]
 fn a_front_that_waits_for_etcd_ends_when_it_is_asked_to() {
     let places = Places::new();

@@ -72,8 +72,8 @@ class AsyncClient:
     ) -> bytes:
         """Sends a request to the server, and returns its reply.
 
-        The server first applies every update that was acknowledged before. It executes the request once; if the request
-        only reads, it may execute the request more than once.
+        The server first applies every update that was acknowledged before. The server executes the request once; if the
+        request only reads, the server may execute the request more than once.
         """
         reply = await self._call(
             lambda token: self._client.bypass_start(token, payload, key=key, read_only=read_only)

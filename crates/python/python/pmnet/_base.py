@@ -8,8 +8,8 @@ BytesLike = Union[bytes, bytearray, memoryview]
 
 
 class Error(Exception):
-    """An error of pmnet. Its class is its kind. Its text says what happened, and gives
-    advice."""
+    """An error of pmnet. The class of an error is its kind. The text of an error says what
+    happened, and gives advice."""
 
     code: ClassVar[int] = 0
     """The number of the kind, which is that of libpmnet (PMNET_E_... of pmnet.h)."""

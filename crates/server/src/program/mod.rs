@@ -60,11 +60,11 @@ pub const REPLY_BYTES_MAX: usize = MESSAGE_BYTES_MAX;
 /// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// An update. Its client was already told that the update is durable, and gets no reply.
+    /// An update. The client that sent it was already told that the update is durable, and gets no reply.
     Update,
-    /// A bypass that may change the program's state. Its client gets a reply.
+    /// A bypass that may change the program's state. The client that sent the bypass gets a reply.
     Bypass,
-    /// A bypass that only reads. Its client gets a reply.
+    /// A bypass that only reads. The client that sent the bypass gets a reply.
     Read,
 }
 
@@ -160,8 +160,8 @@ struct Present {
     sealed: Option<(Vec<RecordChange>, Vec<Bytes>)>,
 }
 
-/// The loop's handle to the handover. It is dropped when the loop ends, in whatever way. By the drop the program learns
-/// that the loop has ended.
+/// The loop's handle to the handover. The handle is dropped when the loop ends, in whatever way. By the drop the
+/// program learns that the loop has ended.
 struct Loop(Arc<Handover>);
 
 impl Drop for Loop {
@@ -256,7 +256,7 @@ impl Program {
         self.address
     }
 
-    /// Returns a descriptor that can be polled. It is readable while [`Program::next`] has a result.
+    /// Returns a descriptor that can be polled. The descriptor is readable while [`Program::next`] has a result.
     #[must_use]
     pub fn raw_fd(&self) -> RawFd {
         self.handover.ready().as_raw_fd()
@@ -355,9 +355,9 @@ impl Program {
         Ok(present.sealed.as_ref().map_or(&[], |(rows, _)| rows))
     }
 
-    /// Returns all rows, as they are after the present batch, in one blob. It is for a program that stores a single
-    /// value. The blob takes time and space for all sessions at each batch: about 100 bytes for each session, and its
-    /// last reply.
+    /// Returns all rows, as they are after the present batch, in one blob. The blob is for a program that stores a
+    /// single value. The blob takes time and space for all sessions at each batch: about 100 bytes for each session,
+    /// and its last reply.
     ///
     /// # Errors
     /// [`ProgramError::NoBatch`], [`ProgramError::NoReply`] or [`ProgramError::BlobTooLong`].
@@ -392,7 +392,7 @@ impl Program {
 
     /// Gives the present batch back: the program has executed no part of it, and will not. The batch is offered again,
     /// perhaps with more items. If a program does not know whether its transaction took place, it must not call this
-    /// function. It must close the server, and open it with the rows that it finds.
+    /// function. Instead, the program must close the server, and open it with the rows that it finds.
     ///
     /// # Errors
     /// [`ProgramError`]: the batch is not the present one, or the server has ended.

@@ -1,9 +1,9 @@
-//! The rows of a program. They hold the protocol's records, and the program stores them with its own data.
+//! The rows of a program. The rows hold the protocol's records, and the program stores them with its own data.
 //!
 //! A row has a key and a value. The value is that of a record, followed by a checksum over shard, key and value. One
-//! more row, [`ABOUT`], changes whenever another row changes. It has the layout, the shard, the number of rows, and the
-//! sum of their checksums. When the program passes the rows back, the server detects rows that are damaged, are
-//! missing, or come from another moment or another shard.
+//! more row, [`ABOUT`], changes whenever another row changes. The row [`ABOUT`] has the layout, the shard, the number
+//! of rows, and the sum of their checksums. When the program passes the rows back, the server detects rows that are
+//! damaged, are missing, or come from another moment or another shard.
 
 use crate::store::{RecordChange, RecordKey};
 use bytes::Bytes;

@@ -1,4 +1,4 @@
-//! A network with one client. Its clock advances when no other work is left.
+//! A network with one client. The clock of the network advances when no other work is left.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};

@@ -15,7 +15,7 @@ pub enum ClientIo {
     /// A UDP socket for each client, as in most programs. Each round trip makes two system calls and passes the network
     /// stack.
     Socket,
-    /// The client library for Rust, as a program uses it. It is measured in turn with `libpmnet`.
+    /// The client library for Rust, as a program uses it. This library is measured in turn with `libpmnet`.
     Session,
     /// The client library through libpmnet's C interface, in a program that is compiled first.
     Libpmnet,

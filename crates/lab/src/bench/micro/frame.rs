@@ -115,8 +115,8 @@ pub fn parse(frame: &[u8]) -> anyhow::Result<Parsed<'_>> {
     })
 }
 
-/// Returns the UDP checksum of an IPv4 packet without options. It covers the pseudo header and the
-/// UDP part.
+/// Returns the UDP checksum of an IPv4 packet without options. The sum covers the pseudo header and
+/// the UDP part.
 fn udp_sum(packet: &[u8]) -> u16 {
     let udp = &packet[IPV4..];
     let length = u32::try_from(udp.len()).unwrap_or(u32::MAX);

@@ -2,8 +2,8 @@
 //! that its update is safe. The server has an ideal request handler (PMNet paper §VI, see protocol.md §8).
 //!
 //! One thread sends for all clients in a closed loop. Each client has at most one update in flight. All systems are set
-//! up in namespaces at the same time. They are measured in turn, in several rounds, with alternating order. The figures
-//! are medians over the rounds. A run leaves no processes, networks or programs behind.
+//! up in namespaces at the same time. The systems are measured in turn, in several rounds, with alternating order. The
+//! figures are medians over the rounds. A run leaves no processes, networks or programs behind.
 
 pub(crate) mod bypass;
 mod carrier;

@@ -2,7 +2,8 @@
 //!
 //! Both kinds of clients make the same load: one thread, which never sleeps, keeps one update in flight for each
 //! client. A client is a session with a socket of its own, and has the options of an ordinary program. The C client is
-//! `client.c`. It is compiled with the header of this source tree, and is linked with the shared library of this build.
+//! `client.c`. The C client is compiled with the header of this source tree, and is linked with the shared library of
+//! this build.
 
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -210,7 +211,7 @@ impl Client {
     }
 }
 
-/// Returns the payload of an update. Its bytes are copied, because libpmnet copies them too.
+/// Returns the payload of an update. The bytes of the payload are copied, because libpmnet copies them too.
 fn payload(body: &[u8]) -> Bytes {
     program::payload(body).into()
 }

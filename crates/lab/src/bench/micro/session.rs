@@ -1,4 +1,4 @@
-//! One client. It sends real packets, has at most one update in flight, and checks every answer.
+//! One client. The client sends real packets, has at most one update in flight, and checks every answer.
 
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,7 @@ pub struct Session {
     answers: Answers,
     /// Keys of the session, if the shard has keys.
     keys: Option<SessionKeys>,
-    /// Header with session, token and epoch for every packet. Its `seq` is the last used number.
+    /// Header with session, token and epoch for every packet. The header's `seq` is the last used number.
     stamp: Header,
     /// For each fragment, a header without seq, and the fragment's part of the payload.
     fragments: Vec<(Header, Vec<u8>)>,
@@ -46,7 +46,7 @@ pub struct Session {
 
 impl Session {
     /// Opens a session, if the system under test has a device. `client` is the number by which the carrier knows the
-    /// client. It also makes this client's keys differ from those of other clients.
+    /// client. This number also makes this client's keys differ from those of other clients.
     pub fn open<C: Carrier>(
         carrier: &mut C,
         answers: Answers,
@@ -115,7 +115,7 @@ impl Session {
         Ok(())
     }
 
-    /// Sends the next update. Its round trip is measured from the moment at which its packets are ready.
+    /// Sends the next update. The round trip of the update is measured from the moment at which its packets are ready.
     pub fn begin<C: Carrier>(&mut self, carrier: &mut C) -> anyhow::Result<()> {
         for ((header, part), packet) in self.fragments.iter().zip(&mut self.packets) {
             self.stamp.seq += 1;

@@ -50,7 +50,7 @@ pub enum System {
     #[value(name = "limit-router-3")]
     #[serde(rename = "limit-router-3")]
     LimitRouter3,
-    /// The server answers. Its NIC has a program that lets every packet pass.
+    /// The server answers. The NIC of the server's machine has a program that lets every packet pass.
     ClientServerNic,
     /// `pmnet device --mode nic`: the pipeline in the kernel of the server's machine, at its NIC.
     Nic,

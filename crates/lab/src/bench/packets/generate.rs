@@ -1,5 +1,5 @@
-//! The client of the benchmark: one thread with one AF_XDP socket for each queue. Its loop is closed: the number of
-//! requests in flight on each queue is fixed.
+//! The client of the benchmark: one thread with one AF_XDP socket for each queue. The loop of the client is closed: the
+//! number of requests in flight on each queue is fixed.
 
 use std::net::SocketAddrV4;
 use std::sync::atomic::{AtomicBool, Ordering};

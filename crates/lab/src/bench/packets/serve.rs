@@ -24,7 +24,7 @@ const CHECKED_MAX: usize = 1_000;
 /// Longest time for one request that the histogram can hold, in nanoseconds.
 const NANOS_MAX: u64 = 60_000_000_000;
 
-/// A server of the benchmark. It serves several runs, one after the other.
+/// A server of the benchmark. One server serves several runs, one after the other.
 pub struct Server {
     store: Store,
     region: Region,

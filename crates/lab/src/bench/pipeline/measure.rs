@@ -121,7 +121,7 @@ pub fn all(plan: &Plan, stop: &AtomicBool, view: &View) -> anyhow::Result<Vec<Ro
     Ok(rows)
 }
 
-/// Measures one row. Its devices take turns from round to round.
+/// Measures one row. The devices of the row take turns from round to round.
 fn one(
     stands: &mut [(Tags, Stand)],
     plan: &Plan,

@@ -42,9 +42,9 @@ const PORT: u16 = 51_000;
 const CLIENT_PORT: u16 = 40_001;
 /// Maximum number of turns within which the device must have no more packets to send.
 const TURNS_MAX: u32 = 64;
-/// Length of the device's lease. It is longer than any measurement.
+/// Length of the device's lease. The lease is longer than any measurement.
 const LEASE: Nanos = 24 * 3600 * SECOND;
-/// Time by which each turn advances the clock, in nanoseconds. It is longer than all timers of a start.
+/// Time by which each turn advances the clock, in nanoseconds. This time is longer than all timers of a start.
 const TURN: u64 = 300_000_000;
 
 /// The shard's keys, as the other parties hold them.
@@ -103,7 +103,7 @@ pub struct Stand {
     address: SocketAddr,
     server: Peer,
     now: Time,
-    /// Number of packets made so far. It makes each packet different.
+    /// Number of packets made so far. The number makes each packet different.
     made: usize,
     /// Hash of the key whose update is the answer to READs.
     shown: u64,

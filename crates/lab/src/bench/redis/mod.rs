@@ -1,8 +1,8 @@
 //! Compares Redis with pmnet, Redis alone, and an upper bound for both, with different mixes of
 //! reads.
 //!
-//! All rows run at the same time. They are measured in turn, in several rounds, with alternating order. The figures are
-//! medians over the rounds. A row is measured only after Redis has applied all operations of the row before. A run
+//! All rows run at the same time. The rows are measured in turn, in several rounds, with alternating order. The figures
+//! are medians over the rounds. A row is measured only after Redis has applied all operations of the row before. A run
 //! leaves no processes or networks behind, and fails on any wrong reply.
 
 mod counts;

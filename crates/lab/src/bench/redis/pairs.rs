@@ -16,7 +16,7 @@ use super::stand::{Stand, is_ok};
 use crate::demo::view::View;
 use crate::resp::{Reply, parse, write_command};
 
-/// Time after which a pipeline is given up. Its figure is then this time.
+/// Time after which a pipeline is given up. The figure of the pipeline is then this time.
 const PIPELINE_MAX: Duration = Duration::from_secs(60);
 /// Interval at which the reading thread checks for the end while no reply arrives.
 const LOOK: Duration = Duration::from_millis(200);

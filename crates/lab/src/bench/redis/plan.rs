@@ -35,7 +35,7 @@ pub enum Row {
     #[value(name = "relay-1")]
     #[serde(rename = "relay-1")]
     Relay1,
-    /// pmnet with one device, which is a process. It answers reads even of data that Redis has (`--cache log`).
+    /// pmnet with one device, which is a process. The device answers reads even of data that Redis has (`--cache log`).
     #[value(name = "relay-1-log")]
     #[serde(rename = "relay-1-log")]
     Relay1Log,

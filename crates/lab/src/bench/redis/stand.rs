@@ -78,7 +78,7 @@ pub fn start_all(
     Ok((stands, refused))
 }
 
-/// Starts programs that never sleep. They end when the result is dropped.
+/// Starts programs that never sleep. The programs end when the result is dropped.
 pub fn start_beside(count: usize, folder: &Path) -> anyhow::Result<Vec<Process>> {
     let shell = find_program("sh").context("there is no sh")?;
     (0..count)

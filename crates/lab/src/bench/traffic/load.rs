@@ -16,7 +16,7 @@ use crate::testbed::Network;
 const FIRST_MAX: Duration = Duration::from_secs(10);
 /// Interval at which this process checks for the first acknowledgement.
 const LOOK: Duration = Duration::from_millis(5);
-/// Time after which the load ends by itself. It is longer than any run.
+/// Time after which the load ends by itself. This time is longer than any run.
 const LOAD_MAX: Duration = Duration::from_secs(600);
 
 /// Runs `work` while `client1` sends [`LOAD_RATE`] updates per second to the shard. `work` begins

@@ -1,9 +1,9 @@
 //! Measures the effect that a switch with pmnet has on other traffic. The same switch is measured without any program,
 //! with a program that lets everything pass, and with a device at its ports.
 //!
-//! All variants of one MTU are set up at the same time. They are measured in turn, in several rounds, with alternating
-//! order. Only figures of the same round are compared. The benchmark has no thresholds: it succeeds if it could
-//! measure. It leaves no processes, networks or programs behind.
+//! All variants of one MTU are set up at the same time. The variants are measured in turn, in several rounds, with
+//! alternating order. Only figures of the same round are compared. The benchmark has no thresholds: it succeeds if it
+//! could measure. The benchmark leaves no processes, networks or programs behind.
 
 mod load;
 mod measure;

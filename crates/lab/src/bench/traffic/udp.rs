@@ -13,8 +13,8 @@ use super::plan::MESSAGE_BYTES;
 use crate::bench::micro::{cpus, pin};
 use crate::testbed::Network;
 
-/// The server's port. It is not the port of the shard. The pipeline compares the port last, so these datagrams take the
-/// longest path through it.
+/// The server's port, which is not the port of the shard. The pipeline compares the port last, so these datagrams take
+/// the longest path through it.
 const PORT: u16 = 7_001;
 /// Size of the receive buffer that is requested from the kernel. The kernel may grant less.
 const BUFFER_BYTES: usize = 4 << 20;

@@ -42,7 +42,7 @@ pub struct Contention {
     pub key_operations: usize,
     /// Maximum number of operations of one client. A history with more operations could not be checked.
     pub operations_max: usize,
-    /// Deadline of one reply. It is longer than the front's own deadline.
+    /// Deadline of one reply. The deadline is longer than the front's own deadline.
     pub call_max: Duration,
 }
 
@@ -67,7 +67,7 @@ pub struct Shared {
     first_slot: usize,
     stop: AtomicBool,
     next_client: AtomicU64,
-    /// Number of operations so far, by slot. It determines the slot's present key.
+    /// Number of operations so far, by slot. This number determines the slot's present key.
     used: Vec<AtomicUsize>,
     /// Number of acknowledged operations so far.
     acknowledged: AtomicU64,

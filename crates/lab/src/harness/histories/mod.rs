@@ -4,7 +4,7 @@
 //!
 //! Purpose: make the simulator's check with real processes. Invariants: a run ends within its bounds, and leaves no
 //! processes or networks; a run does not pass if it is undecided or has almost no operations. A seed repeats the plan
-//! of a run. It does not repeat its exact course, because the timing of real processes differs.
+//! of a run. A seed does not repeat the exact course of a run, because the timing of real processes differs.
 
 mod clients;
 mod plan;

@@ -20,8 +20,8 @@ use crate::cli::common::hop_address;
 /// Longest time in which the command tries to undo its last change of a next hop, in seconds. If it fails, the operator
 /// must undo the change.
 const UNDO_SECONDS: u64 = 15;
-/// Interval at which the command reads the state of the chain. It is short, because no write is acknowledged while next
-/// hops are being changed.
+/// Interval at which the command reads the state of the chain. The interval is short, because no write is acknowledged
+/// while next hops are being changed.
 const LOOK: Duration = Duration::from_millis(25);
 /// Time without an answer after which the command gives up a device that is to join.
 const LOST: Duration = Duration::from_secs(3);

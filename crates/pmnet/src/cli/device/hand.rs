@@ -51,8 +51,8 @@ pub fn next_id(device: &DeviceConfig) -> Option<u32> {
     device.keys.as_ref().map(|keys| keys.next)
 }
 
-/// Returns the path of the file that stores the device's last next hop. It is in the folder of the log. `None`: the log
-/// is not a file.
+/// Returns the path of the file that stores the device's last next hop. The file is in the folder of the log. `None`:
+/// the log is not a file.
 fn memory(settings: &Settings) -> Option<PathBuf> {
     let is_device =
         std::fs::metadata(&settings.path).is_ok_and(|it| it.file_type().is_char_device());

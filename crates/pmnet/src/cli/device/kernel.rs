@@ -21,7 +21,7 @@ use crate::cli::process::Part;
 use crate::doctor::interface::vanishing;
 use crate::status::DeviceWriter;
 
-/// Maximum number of sessions that the kernel serves. It is the number of sessions that a device admits.
+/// Maximum number of sessions that the kernel serves. A device admits this number of sessions.
 const SESSIONS_MAX: u32 = 65_536;
 
 fn own(kernel: &KernelSettings) -> anyhow::Result<Option<Own>> {

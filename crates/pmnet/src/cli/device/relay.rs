@@ -194,8 +194,8 @@ fn fits_memory(bytes: u64) -> anyhow::Result<()> {
     }
 }
 
-/// Returns the identity of a new log. It consists of random bytes from the operating system, because no two logs may
-/// have the same identity.
+/// Returns the identity of a new log. The identity consists of random bytes from the operating system, because no two
+/// logs may have the same identity.
 pub fn new_identity(device: u32, shard: u32) -> anyhow::Result<Identity> {
     let mut log_uuid = [0; 16];
     getrandom::fill(&mut log_uuid).context(

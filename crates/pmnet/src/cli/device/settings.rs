@@ -59,16 +59,16 @@ pub struct Settings {
 /// The part that turns packets into entries of a log.
 #[derive(Clone)]
 pub enum Place {
-    /// This process. It receives packets at its UDP socket.
+    /// This process, which receives packets at its UDP socket.
     Relay,
-    /// This process. It receives packets past the kernel's network stack (--mode af-xdp).
+    /// This process, which receives packets past the kernel's network stack (--mode af-xdp).
     Direct(DirectSettings),
-    /// This process. It takes messages from the slots into which an RDMA NIC has put them (--mode verbs).
+    /// This process, which takes messages from the slots into which an RDMA NIC has put them (--mode verbs).
     Verbs(VerbsSettings),
     /// In the kernel.
     Kernel(KernelSettings),
-    /// This process. Its log is in the region that also has the store's data (--store). Packets arrive at the UDP
-    /// socket, or past the network stack.
+    /// This process. The log of the process is in the region that also has the store's data (--store). Packets arrive
+    /// at the UDP socket, or past the network stack.
     Store(RegionAddress, Option<DirectSettings>),
 }
 
@@ -203,7 +203,7 @@ pub fn relay_config(listen: SocketAddr, device: DeviceConfig, args: &DeviceArgs)
     }
 }
 
-/// Returns the address of `--next`. It has the same family as `--listen`.
+/// Returns the address of `--next`. The address has the family of `--listen`.
 fn next_hop(text: &str, listen: SocketAddr, is_switch: bool) -> Result<SocketAddr, ConfigError> {
     let found = hop_addresses("--next", text)?;
     let fits = found.iter().find(|at| at.is_ipv4() == listen.is_ipv4());

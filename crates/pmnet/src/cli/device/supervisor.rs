@@ -26,8 +26,8 @@ pub trait Orders {
     /// Puts the ordered next hop into the configuration of the next run.
     fn wire(&mut self, relay: &mut RelayConfig);
 
-    /// Returns whether the device may serve. It is called once in each run, when the log is open and the device has not
-    /// sent anything.
+    /// Returns whether the device may serve. This function is called once in each run, when the log is open and the
+    /// device has not sent anything.
     fn may_serve(&mut self, log: Facts, stop: &Stop) -> anyhow::Result<bool>;
 
     /// Returns what must follow after a run. An error ends the device.

@@ -246,7 +246,7 @@ fn show(
 pub(super) struct Way {
     pub(super) node: ClientNode,
     known: Vec<SocketAddr>,
-    /// The thread that reads the addresses from etcd. It runs until the front ends.
+    /// The thread that reads the addresses from etcd. The thread runs until the front ends.
     pub(super) follower: Option<Follower>,
     pub(super) watch: Option<Watch>,
 }

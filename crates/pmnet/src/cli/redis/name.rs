@@ -2,8 +2,8 @@
 //!
 //! By this name a device recognises a front that was restarted, and ends the sessions of the front before the restart.
 //! So no two running fronts may have the same name. The name is derived from the listen address, the number of the
-//! network namespace, and the id of the machine's boot. It is unique for two reasons: the kernel lets only one process
-//! listen at an address of a namespace, and during one boot no two existing namespaces have the same number.
+//! network namespace, and the id of the machine's boot. The name is unique for two reasons: the kernel lets only one
+//! process listen at an address of a namespace, and during one boot no two existing namespaces have the same number.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
@@ -20,8 +20,8 @@ pub fn name(listen: SocketAddr) -> (u64, u64) {
     };
     let mut hasher = DefaultHasher::new();
     (boot, network, listen).hash(&mut hasher);
-    // This clock also advances while the machine sleeps. It begins at zero at each boot, but the name changes then as
-    // well.
+    // This clock also advances while the machine sleeps. The clock begins at zero at each boot, but the name changes
+    // then as well.
     (hasher.finish().max(1), Clock::boottime().now().0)
 }
 

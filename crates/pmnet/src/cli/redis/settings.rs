@@ -167,8 +167,8 @@ pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
     })
 }
 
-/// Returns the limit of clients. It is reduced so that every client can have all connections that its commands may
-/// need. `clients`: a function that returns the number of clients for which a given number of open files is enough.
+/// Returns the limit of clients. The limit is reduced so that every client can have all connections that its commands
+/// may need. `clients`: a function that returns the number of clients for which a given number of open files is enough.
 pub fn within_files(
     wanted: usize,
     clients: impl FnOnce(u64) -> usize,

@@ -170,8 +170,8 @@ pub fn look_at(text: &str) -> Result<Shards, ConfigError> {
     understand(text, &of_nobody())
 }
 
-/// Returns settings for a command that only reads a map file. They contain a listen address, because it is required,
-/// but such a command does not use it.
+/// Returns settings for a command that only reads a map file. The settings contain a listen address, because such an
+/// address is required, but such a command does not use it.
 fn of_nobody() -> RedisArgs {
     RedisArgs {
         listen: Some("127.0.0.1:6380".into()),

@@ -1,8 +1,9 @@
 //! Finds secrets, and removes them from texts.
 //!
-//! Each text is cleaned in two ways. First, known secrets are removed at every place, in base64 as well. They come from
-//! the configuration, the environment, and the files that these name. Second, text that has the form of a secret is
-//! removed: `name:password@` in URLs, values of names such as `password`, private keys, `Basic …` and `Bearer …`.
+//! Each text is cleaned in two ways. First, known secrets are removed at every place, in base64 as well. Known secrets
+//! come from the configuration, the environment, and the files that these name. Second, text that has the form of a
+//! secret is removed: `name:password@` in URLs, values of names such as `password`, private keys, `Basic …` and `Bearer
+//! …`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
