@@ -145,8 +145,8 @@ def unpacked(packages):
 
 
 def libraries(program, folder=None):
-    """Returns the paths of the shared libraries that a program needs, with its loader. Those in the folder come
-    first."""
+    """Returns the paths of the shared libraries that a program needs, with its loader. Libraries in the folder
+    come first."""
     places = [folder / "lib" / "x86_64-linux-gnu", folder / "usr" / "lib" / "x86_64-linux-gnu"] if folder else []
     path = ":".join(str(place) for place in places)
     said = call(["ldd", str(program)], 60, env={**os.environ, "LD_LIBRARY_PATH": path})

@@ -122,10 +122,10 @@ suite format 120 cargo fmt --all --check
 # minutes to build (make bench-store-test).
 suite rivals-fmt 120 cargo fmt --manifest-path bench/store/Cargo.toml --check
 clippy() {
-    # This includes the tests with processes, which are not default targets.
+    # The tests with processes (e2e and testbed) are named, because they are not default targets.
     suite clippy 1800 cargo clippy --workspace --locked --lib --bins --tests --examples --benches --test e2e --test testbed -- -D warnings
-    # These crates are checked as they are shipped. In the workspace, cargo gives them the features that the simulator
-    # needs.
+    # The crates proto and log are checked with the features with which they are shipped. In the workspace, cargo gives
+    # them the features that the simulator needs.
     suite product 900 cargo clippy --locked -p pmnet-proto -p pmnet-log --lib -- -D warnings
 }
 # Runs the tests of all crates. Many tests wait, so more tests run at a time than there are processors.
@@ -146,7 +146,8 @@ fi
 if cargo deny --version >/dev/null 2>&1; then
     suite deny 180 cargo deny --all-features check
 else
-    # This does not count as skipped, because crates/pmnet/tests/dependencies.rs checks licences, sources and bans.
+    # A missing cargo-deny does not count as skipped, because crates/pmnet/tests/dependencies.rs checks licences,
+    # sources and bans.
     echo "deny           cargo-deny is not installed: the unit tests check the same without advisories"
 fi
 
@@ -156,7 +157,7 @@ if [ "$what" = check ]; then
     most=(--exclude pmnet-dataplane --exclude pmnet-lab)
     suite tests 1800 cargo test --workspace --locked --no-run "${most[@]}"
     unit "${most[@]}"
-    # This binary was already built for the tests.
+    # The simulator was already built for the tests.
     suite sim 300 "${CARGO_TARGET_DIR:-target}/debug/pmnet-sim" --seeds 200
 fi
 
@@ -177,7 +178,7 @@ if [ "$what" = all ]; then
         suite "$1" "$2" env -C crates/lab CARGO_MANIFEST_DIR="$PWD/crates/lab" "$(realpath "$program")" \
             --show-output --test-threads 1 "${@:4}"
     }
-    # These suites run one after the other, because they share a folder.
+    # The suites below run one after the other, because they share a folder.
     compats() {
         local store
         compat() {
@@ -222,7 +223,7 @@ if [ "$what" = all ]; then
         *) in_lab "$1" 240 e2e "$1::" --skip kernel:: ;;
         esac
     }
-    # These turns mostly wait for deadlines, so several run at the same time. Each lane takes the next turn that no
+    # The turns mostly wait for deadlines, so several turns run at the same time. Each lane takes the next turn that no
     # other lane has taken. Long turns come first.
     turns=(fleet testbed attack alerts three_boxes joining chain failovers compat wheel)
     # Every module has a turn, including a new one. The modules that measure have a lane of their own.

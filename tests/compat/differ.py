@@ -375,7 +375,7 @@ def plain(reply):
     return [plain(item) for item in items]
 
 
-# The fields with which a description can begin. That of a module's command begins with another one.
+# The fields with which a description can begin. The description of a module's command begins with another field.
 FIELDS = {b"summary", b"name", b"group"}
 
 

@@ -98,7 +98,7 @@ ODD_INTEGERS = [
 DOUBLES = [b"0", b"1", b"-1", b"1.5", b"2.25", b"1e3", b"0.1", b"-3.75", b"100"]
 ODD_DOUBLES = [b"inf", b"-inf", b"nan", b"abc", b"", b"1e308", b"-1e308", b"1e400", b"0x10", b"3.0e-5"]
 STREAM_IDS = [b"0", b"0-0", b"1-1", b"2-1", b"3-5", b"5-1", b"7", b"9-9", b"-", b"+", b"(2-1", b"$", b">", b"1-1-1", b"x"]
-# Times to live. Those that are valid and positive do not end during a run.
+# Times to live. The valid and positive times do not end during a run.
 TIMES = {
     "s": [b"1000", b"100000", b"0", b"-1", b"abc", b"9223372036854775807"],
     "ms": [b"1000000", b"100000000", b"0", b"-5", b"x"],

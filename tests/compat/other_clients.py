@@ -14,7 +14,7 @@ from resp import spell
 from stack import Trouble
 
 HERE = pathlib.Path(__file__).resolve().parent
-# Versions of the libraries. That of ioredis is the one in tests/setup.sh.
+# Versions of the libraries. The version of ioredis is the version that tests/setup.sh installs.
 IOREDIS, NODE_REDIS, JEDIS = "5.11.1", "5.8.3", "6.2.0"
 INSTALL_SECONDS_MAX = 240
 RUN_SECONDS_MAX = 120

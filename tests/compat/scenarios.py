@@ -18,8 +18,8 @@ from resp import show
 from stack import TARGET, Stack, Trouble, binary_path
 from table import ANSWER_SECONDS_MAX, Peer, Table, fields, kind, values
 
-# The scenarios by name. Those in FRESH leave settings or a blocked server behind, so they get servers of their own.
-# Those in SLOW wait for seconds.
+# The scenarios by name. The scenarios in FRESH leave settings or a blocked server behind, so these scenarios get
+# servers of their own. The scenarios in SLOW wait for seconds.
 EVERY, FRESH, SLOW = {}, set(), set()
 KILO = b"v" * 1000
 # Seconds after which a blocking command has surely begun on both sides.

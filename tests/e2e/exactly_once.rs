@@ -241,7 +241,7 @@ fn locks_exclude_and_are_released_by_script() {
             let (generation, expected) = *guarded.lock().unwrap();
             let key = format!("guarded:{generation}");
             // This worker must read the value that the previous holder wrote, even if that write was acknowledged
-            // early: the previous unlock and this lock came after the write.
+            // early, because the previous unlock and this lock came after the write.
             let found = caller.read(&["GET", &key]).text();
             let found = found.map_or(0, |text| text.parse::<u64>().unwrap());
             assert_eq!(found, expected, "{key} read inside the lock");

@@ -225,8 +225,8 @@ fn a_chain_grows_loses_a_device_and_shrinks_by_hand_while_clients_write() {
     let process = world.cluster.process(Role::Device(0)).unwrap();
     assert!(process.wait_exit(DONE_MAX).unwrap().success());
     chain(&world, &[first, second]);
-    // The lost device is no longer a member. This holds if it is started with its last next hop, and with the next hop
-    // in its flags.
+    // The lost device is no longer a member, whether it is started with its last next hop or with the next hop in its
+    // flags.
     let process = world.cluster.process(Role::Device(1)).unwrap();
     process.relaunch().unwrap();
     assert!(!process.wait_exit(DONE_MAX).unwrap().success());
@@ -348,8 +348,8 @@ fn what_an_operator_gets_wrong_is_refused_and_changes_nothing() {
         assert!(said.err.contains(says), "{args:?}: {}", said.err);
     }
 
-    // The server is stopped, so the last device has entries that no other process has. These entries must not be given
-    // up.
+    // The server is stopped, so the last device has entries that no other process has. pmnet must not give up these
+    // entries.
     let server = world.cluster.process(Role::Server).unwrap();
     server.signal(Signal::STOP).unwrap();
     assert_eq!(caller.call(&["SET", "k", "w"]), Answer::Reply(ok()));
@@ -359,7 +359,7 @@ fn what_an_operator_gets_wrong_is_refused_and_changes_nothing() {
     refused(&world, &["remove", &id], "is the only one");
     refused(&world, &["remove", &id, "--to-one"], "is the only one");
 
-    // This spare has the id of a member.
+    // The new spare has the same id as a member.
     let listen = world.at[&other].to_string();
     let (log, next) = (
         world.cluster.folder().join("twin.log"),
@@ -449,8 +449,8 @@ fn a_spare_that_is_lost_while_it_joins_is_let_go_again() {
     );
     let redis = world.cluster.process(Role::Redis).unwrap();
     redis.signal(Signal::CONT).unwrap();
-    // The server may already have decided that the spare joins, and may record it now. In this case the spare is left
-    // out like any other lost device.
+    // The server may already have decided that the spare joins, and may record it now. Then the spare is left out like
+    // any other lost device.
     eventually("the chain is served again", DONE_MAX, || {
         let out = world.ctl(&["status"]);
         if out.out.contains(&format!(", {spare}]")) {

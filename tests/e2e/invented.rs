@@ -57,7 +57,7 @@ fn each_is_handled_by_what_redis_says_of_it() {
     let commands: Vec<&[&str]> = lines.iter().map(|line| &line[..]).collect();
     let replies: Vec<Answer> = Caller::new(cluster.endpoint().unwrap()).exchange(&commands);
     assert_eq!(replies, [2, 5, 6].map(|n| Answer::Reply(Reply::Integer(n))));
-    // This command changes the state of its connection.
+    // `inv.prepare` changes the state of its connection.
     assert_eq!(client.call(&["inv.prepare", "mine"]).unwrap(), ok());
     assert_eq!(other.call(&["inv.prepare", "yours"]).unwrap(), ok());
     assert_eq!(client.call(&["inv.put", "k1"]).unwrap(), ok());
@@ -68,7 +68,7 @@ fn each_is_handled_by_what_redis_says_of_it() {
     );
     let nobodys = error(front(&cluster).call(&["inv.put", "k3"]).unwrap());
     assert_eq!(nobodys, "ERR nothing is prepared on this connection");
-    // A command that removes keys without naming them could remove pmnet's records. Such a command must be refused:
+    // A command that removes keys without naming them could remove pmnet's records. So `inv.wipe` must be refused:
     // alone, in a transaction, after WATCH, and in a script.
     let mut third = front(&cluster);
     let refused = |text: String| assert!(text.contains("does not name"), "{text}");

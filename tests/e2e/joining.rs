@@ -14,7 +14,7 @@ use pmnet_lab::resp::Reply;
 use crate::common;
 use crate::support::{front, launch, ok, seed};
 
-/// Returns a plan with load for this time. These devices are replaced during the load.
+/// Returns a plan with load for `seconds` seconds. The devices of `replacements` are replaced during the load.
 fn plan(seconds: u64, replacements: Vec<Replacement>, seed: u64) -> ChaosPlan {
     ChaosPlan {
         duration: Duration::from_secs(seconds),

@@ -245,8 +245,7 @@ fn under_load(world: &mut World, deeds: impl FnOnce(&mut World, &[Load; 2])) {
     }
 }
 
-/// One process of each kind is killed, and a slot moves. This is the acceptance test for Redis Cluster as the
-/// store.
+/// One process of each kind is killed, and a slot moves. Acceptance test for Redis Cluster as the store.
 #[test]
 fn one_of_everything_is_killed_and_a_slot_moves_and_nothing_is_lost() {
     let Some(mut world) = World::start("redis-cluster", 3) else {
@@ -367,7 +366,7 @@ fn a_slot_that_moves_unannounced_is_waited_for() {
     // Commands for other slots must still work.
     let counted = caller.call(&["INCR", "{k2}n"]);
     assert_eq!(counted, Answer::Reply(Reply::Integer(1)));
-    // These commands are acknowledged early. The commands wait in the devices, and all later commands wait after them.
+    // The first commands are acknowledged early, and wait in the devices. All later commands wait for them.
     let commands: [&[&str]; 2] = [&["SET", "k2", "new"], &["SET", "bar", "new"]];
     assert_eq!(caller.exchange(&commands), vec![Answer::Reply(ok()); 2]);
     let server = world.shards.clusters[0].process(Role::Server).unwrap();

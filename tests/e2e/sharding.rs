@@ -365,8 +365,8 @@ fn the_routers_numbers_move() {
     assert_eq!(now.sum("pmnet_router_clients", &[]), 12.0);
     assert!(now.sum("pmnet_router_clients_accepted_total", &[]) >= 12.0);
     drop(held);
-    // This test cannot produce two of the events: a client that is late for a minute, and a command in flight while the
-    // map changes.
+    // Two events do not occur in this test: a client that is late for a minute, and a command in flight while the map
+    // changes.
     for rare in ["pmnet_router_clients_late_total", "pmnet_router_before_map"] {
         assert_eq!(now.sum(rare, &[]), 0.0);
     }

@@ -28,7 +28,8 @@ const WRITERS: (usize, u32) = (8, 40);
 /// Number of writes of the other front that devices must acknowledge while the store is stopped and the flood is
 /// refused. This number is less than the quarter of the log that the flood leaves free.
 const EARLY: u64 = 100;
-/// Time within which these writes must be acknowledged. This time is shorter than the deadline of a call.
+/// Time within which the devices must acknowledge the other front's writes. This time is shorter than the deadline of a
+/// call.
 const EARLY_MAX: Duration = Duration::from_secs(6);
 const CHECKED: Duration = Duration::from_secs(4);
 /// Longest wait of a call, even while the store is stopped.

@@ -289,7 +289,7 @@ fn any_command(random: &mut fastrand::Rng, out: &mut Vec<u8>) -> usize {
             write_command(out, &["MULTI"]);
             let mut count = 2;
             for _ in 0..random.usize(1..5) {
-                // A command that is invalid by itself aborts the transaction. This is compared as well.
+                // A command that is invalid by itself aborts the transaction. The abort is compared as well.
                 let words: Vec<&str> = match random.u8(..6) {
                     0 => vec!["INCR", &counter],
                     1 => vec!["SET", &string, &value],

@@ -167,7 +167,7 @@ class Crate:
         """Builds the tests. Returns (test programs, numbers of the changes in them)."""
         numbers = set(self.changes)
         places = self.write(numbers)
-        # `cargo check` comes first. This command finds most changes that do not compile, without generating code.
+        # `cargo check` comes first, because it finds most changes that do not compile, without generating code.
         for command in (["check", "--lib"], ["test", "--lib", "--tests", "--no-run"]):
             for _ in range(BUILDS_MAX):
                 well, programs, errors = self.cargo(command, run.BUILD_SECONDS_MAX * 2)

@@ -162,7 +162,7 @@ class Source:
     def operands(self):
         for found in re.finditer(r"&&|\|\|", self.masked):
             before = self.masked[: found.start()].rstrip()
-            # These characters are not an operator: they belong to a closure without arguments, or to a reference to a
+            # The two characters are not an operator, but belong to a closure without arguments, or to a reference to a
             # reference.
             if not re.search(r"[\w)\]?]$", before) or BEFORE.search(before[-8:]):
                 continue

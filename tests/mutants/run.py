@@ -75,7 +75,7 @@ COMMANDS = {
         240,
     ),
     "log": ("cargo test --offline -p pmnet-log --no-run", "cargo test --offline -p pmnet-log", 240),
-    # These tests need root and clang.
+    # The tests of the next three rows need root and clang.
     "kernel-hops": (
         "cargo test --offline --release -p pmnet-dataplane --test kernel --no-run",
         "cargo test --offline --release -p pmnet-dataplane --test kernel -- chain:: hold:: erase:: --test-threads=1",

@@ -112,8 +112,8 @@ class Client(threading.Thread):
         self.possible = {None}
         # Numbers of elements: added to the list, certainly removed, and perhaps removed.
         self.filled = self.taken = self.perhaps = 0
-        # A command with unknown outcome may still take effect. This is impossible after a later command was
-        # acknowledged, because a client's commands keep their order.
+        # A command with unknown outcome may still take effect. If a later command was acknowledged, the unknown command
+        # can no longer take effect, because a client's commands keep their order.
         self.open = False
         self.acknowledged = self.unknown = 0
         self.trouble = None
@@ -260,7 +260,7 @@ class World:
         if not everybody:
             raise Trouble("a client's command did not end")
         for front in self.fronts:
-            # This read is executed after all acknowledged commands.
+            # The read is executed after all acknowledged commands.
             end = time.monotonic() + SETTLE_LIMIT
             while not isinstance(reply := Redis(front, SOCKET_LIMIT).ask("INCR", "probe"), int):
                 if time.monotonic() > end:
@@ -447,8 +447,8 @@ def main():
 
     good, line = alone(OUT, work)
     if arguments.unsafe:
-        # If a device finds its log older than the server's data, it reports this and ends. This counts as a loss as
-        # well.
+        # If a device finds its log older than the server's data, it reports the loss and ends. The report counts as a
+        # loss as well.
         good = "acknowledged was one of" in line or "taken off" in line or "the device on fsdax ended" in line
     print(f"{'ok    ' if good else 'FAILED'} {line}")
     return 0 if good else 1

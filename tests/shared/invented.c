@@ -3,8 +3,8 @@
  * Commands that pmnet does not know, in a test module for Redis 6.2 and newer, and for Valkey.
  *
  * pmnet must handle each of these commands correctly, and knows only the server's description of
- * it. This file declares Redis's functions itself, because a module looks up each of them by its
- * name.
+ * it. This file declares Redis's functions itself, because a module looks up each function by
+ * its name.
  */
 #include <stddef.h>
 #include <stdint.h>

@@ -17,7 +17,7 @@ pub const FENCE: &[u8] = b"mn\r\n";
 const FENCED: &[u8] = b"MN\r\n";
 /// Longest wait for an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
-/// A unique that no item has. This unique is not smaller than any item's.
+/// The largest possible unique, which no item has.
 const NO_UNIQUE: &str = "18446744073709551615";
 /// Length of data that is too large for an item.
 const LARGE: usize = 1_048_577;
@@ -434,7 +434,7 @@ impl Memcached {
                 "-t",
                 "1",
                 // The maintainer thread of memcached sometimes holds an item that was read. A shorter number then gets
-                // no blanks. This option switches the thread off.
+                // no blanks. `no_lru_maintainer` switches the thread off.
                 "-o",
                 "no_lru_maintainer,no_lru_crawler",
             ])

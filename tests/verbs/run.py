@@ -368,7 +368,7 @@ class Outside:
         self.listen = int(json.loads(line)["listen"].rsplit(":", 1)[1])
 
     def start_redis(self):
-        """This Redis loses nothing when it is killed."""
+        """This Redis loses nothing when it is killed, because it syncs every command."""
         command = ["redis-server", "--bind", "127.0.0.1", "--port", str(self.port), "--save", "", "--appendonly", "yes", "--appendfsync", "always"]
         with (OUT / "redis.log").open("ab") as log:
             redis = subprocess.Popen([*command, "--dir", str(self.folder)], stdin=subprocess.DEVNULL, stdout=log, stderr=log)

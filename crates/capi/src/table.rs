@@ -115,7 +115,7 @@ extern "C" fn at_load() {
 }
 
 /// Returns the result of [`counted_part`]. This function makes a system call only once in each process, because each
-/// call of the library uses it.
+/// call of the library calls this function.
 fn process_part() -> u64 {
     let Some(kept) = *KEPT_PART else {
         return counted_part();

@@ -54,7 +54,7 @@ pub fn start(json: bool, default: &str) -> Result<(), ConfigError> {
         Box::new(move |filter| drop(handle.reload(filter)))
     };
     if named.is_none() {
-        // This cannot fail, because logging is started only once.
+        // The cell is still empty, because logging is started only once. So `set` cannot fail.
         let _ = REPLACE.set((replace, default.to_owned()));
     }
     Ok(())

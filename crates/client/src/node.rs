@@ -52,7 +52,7 @@ pub struct ClientNode {
 #[derive(Debug)]
 struct Queue {
     link: Link,
-    /// OPENs and PINGs. These packets are sent over UDP.
+    /// OPEN and PING packets to send over UDP.
     beside: Outbox,
     due: Option<Time>,
 }

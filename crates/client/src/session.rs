@@ -277,8 +277,9 @@ impl Session {
         Ok(())
     }
 
-    /// Makes the descriptor readable, so that the caller calls [`Session::next`], which sends the new call. This is
-    /// done before the call is submitted: if the operating system refuses, the call was not started.
+    /// Makes the descriptor readable, so that the caller calls [`Session::next`], which sends the new call. The
+    /// descriptor is made readable before the call is submitted. So if the operating system refuses, the call was not
+    /// started.
     fn wake(&mut self) -> Result<(), SessionError> {
         if let Some(polled) = &mut self.polled {
             polled.set(Some(Time(0)), self.clock.now())?;
@@ -337,8 +338,8 @@ impl Session {
         }
     }
 
-    /// Returns a call that has already ended. Does not send or receive. This function is for callers that take all
-    /// calls which one [`Session::next`] has ended.
+    /// Returns a call that has already ended. Does not send or receive. If one [`Session::next`] has ended several
+    /// calls, the caller takes the others with this function.
     pub fn more(&mut self) -> Option<Finished> {
         self.finished.pop_front()
     }

@@ -172,7 +172,7 @@ impl Agent {
     /// Returns the lease to etcd. **The device must have ended before**, so that it no longer answers under this lease.
     ///
     /// # Errors
-    /// A text: etcd does not answer. In this case the lease expires by itself.
+    /// A text: etcd does not answer, and the lease expires by itself.
     pub fn give_back(mut self) -> Result<(), String> {
         // From now on the agent requests no further lease.
         self.finish();

@@ -31,8 +31,8 @@ pub struct ControllerConfig {
     /// Wanted number of devices in the chain, as far as there are spares. A number that an operator sets in etcd
     /// replaces it. `None`: the length of the longest chain so far.
     pub copies: Option<usize>,
-    /// The controller compacts etcd, so that etcd keeps only the history of the last minutes. This affects all users of
-    /// that etcd.
+    /// The controller compacts etcd, so that etcd keeps only the history of the last minutes. The compaction affects
+    /// all users of this etcd.
     pub compacts: bool,
 }
 

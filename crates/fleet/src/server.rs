@@ -48,7 +48,7 @@ pub struct ServerAgentConfig {
 #[derive(Debug)]
 pub struct Candidate {
     keeper: Keeper,
-    /// This process has not served yet.
+    /// Whether this process has not served yet.
     begins: bool,
 }
 
@@ -180,8 +180,8 @@ impl Keeper {
         }
         let has_turn = shard.has_server() && shard.server_process == self.process.as_bytes();
         if self.config.standby && !has_turn {
-            // This server stops serving even if no other server serves now. Another server may have served in the
-            // meantime, and may have changed the records.
+            // A standby without the turn stops serving even if no other server serves now. Another server may have
+            // served in the meantime, and may have changed the records.
             self.words.end_turn();
             return Err(
                 "PM2704 the turn of this server is over: another one has it now, or may have had it"
@@ -214,8 +214,8 @@ impl Keeper {
             if self.renewed.is_some_and(is_fresh) {
                 return Ok(());
             }
-            // Nothing is new, so a keep-alive is enough. This lease only informs operators and standby servers, so the
-            // members of etcd need not agree on it.
+            // Nothing is new, so a keep-alive is enough. The lease of a server only informs operators and standby
+            // servers, so the members of etcd need not agree on the keep-alive.
             let lives = self.etcd.keep_alive(shard.server_lease);
             if lives.map_err(|error| error.to_string())? {
                 self.renewed = Some(now);

@@ -6,7 +6,7 @@
  * baseline of measurements.
  *
  * cross: takes every IPv4 UDP datagram from or to a port of pmnet's range, and sends the datagram unchanged
- * through another interface. This is the least work that a machine between two others can do.
+ * through another interface. A machine between two others cannot do less work.
  *
  * pass: passes every packet to the network stack. A veth accepts packets that its peer sends by XDP_TX only if the
  * veth itself has an XDP program.

@@ -138,9 +138,9 @@ fn open_loop_keeps_the_rate_and_counts_a_stall() {
         load.join().unwrap().unwrap()
     });
     assert_eq!((summary.failed, summary.unknown), (0, 0), "{summary:?}");
-    // 1000 operations were due. Those that were due during the stall were sent late, but not
-    // dropped. On a busy machine some of them still wait at the end, and the run takes a little
-    // longer.
+    // 1000 operations were due. The operations that were due during the stall were sent late, but
+    // not dropped. On a busy machine some operations still wait at the end, and the run takes a
+    // little longer.
     let due = summary.acknowledged + summary.backlog;
     assert!((950..=1050).contains(&due), "{summary:?}");
     // The server was stopped for a quarter of the time, so the higher percentiles must show it.

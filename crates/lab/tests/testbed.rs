@@ -458,8 +458,8 @@ fn three_ways_to_store_are_measured_and_nothing_is_left() {
     }
 }
 
-/// Runs `pmnet-lab bench pipeline` with few measurements. This benchmark needs no namespaces, and
-/// touches none.
+/// Runs `pmnet-lab bench pipeline` with few measurements. The benchmark neither needs nor changes
+/// namespaces.
 #[test]
 fn packets_are_measured_and_all_fare_as_they_should() {
     let Some(_one) = possible() else { return };

@@ -22,7 +22,7 @@ pub(crate) fn is_own(py: Python<'_>, error: &PyErr) -> PyResult<bool> {
     Ok(error.matches(py, base(py)?.getattr("Error")?)?)
 }
 
-/// Returns the exception for an error. This function is for a caller that does not hold the interpreter.
+/// Returns the exception for an error. The caller need not hold the interpreter.
 pub(crate) fn raised(fault: impl Into<Fault>) -> PyErr {
     let fault = fault.into();
     Python::attach(|py| exception(py, fault))

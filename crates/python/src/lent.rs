@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Longest time that may be added to a clock.
 const TIME_MAX: Duration = Duration::from_secs(1 << 32);
 
-/// Bytes that belong to Python. Those of a `bytes` object are not copied.
+/// Bytes that belong to Python. The bytes of a `bytes` object are not copied.
 pub(crate) enum Lent<'a, 'py> {
     Here(&'a [u8]),
     Held(Bound<'py, PyBytes>),

@@ -238,7 +238,8 @@ class Objects(unittest.TestCase):
                 code = 1
                 try:
                     refused = 0
-                    # This must not fail: atexit functions that the parent registered also run in the child.
+                    # `close` must not fail in the child, because atexit functions that the parent registered also run
+                    # in the child.
                     one.close()
                     for call in (lambda: one.update(b"child"), one.fileno):
                         try:

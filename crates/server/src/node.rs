@@ -107,14 +107,14 @@ impl<S: Store> ServerNode<S> {
     }
 
     /// Lets the store do the next work, if there is work and the store is not in a pause. Returns `true` if the store
-    /// did work. In this case receive the packets that have arrived meanwhile, and call again.
+    /// did work. After `true`, the caller must receive the packets that have arrived meanwhile, and call again.
     ///
     /// # Errors
     /// [`Stop`]: the shard must not continue.
     pub fn step(&mut self, now: Time, out: &mut Outbox) -> Result<bool, Stop> {
         if self.store.has_moved() {
-            // No work is in progress. The records are loaded from the other store. This is not a failure of the present
-            // one, so there is no pause.
+            // No work is in progress. The records are loaded from the other store. The present store has not failed, so
+            // there is no pause.
             self.machine.failed();
         } else if self.resume_at.is_some_and(|at| now < at) {
             return Ok(false);

@@ -44,8 +44,8 @@ pub struct Request {
     pub record: Option<(RecordKey, Bytes)>,
 }
 
-/// Beginning of the text of a [`StoreError::Fatal`] if another server process now owns the records. In this case the
-/// records are intact.
+/// Beginning of the text of a [`StoreError::Fatal`] if another server process now owns the records. Then the records
+/// are intact.
 pub const TAKEN_OVER: &str =
     "PM2005 another pmnet server process has taken over this shard's records";
 
@@ -113,15 +113,15 @@ pub trait Store: Send {
         drop(wake);
     }
 
-    /// Returns whether another store must be used instead of the one that was loaded last. In this case the caller must
-    /// load the records again.
+    /// Returns whether another store must be used instead of the one that was loaded last. If so, the caller must load
+    /// the records again.
     fn has_moved(&self) -> bool {
         false
     }
 
-    /// Returns whether the connection to the store that was loaded last has ended. This function is called twice a
-    /// second, even if the store has no work. This is necessary because a front accepts no clients while its Redis is
-    /// another process than the server's: then no work would reveal the lost connection. Must not wait.
+    /// Returns whether the connection to the store that was loaded last has ended. The server calls this function twice
+    /// a second, even if the store has no work. A front accepts no clients while its Redis is another process than the
+    /// server's. So without these calls no work would reveal the lost connection. Must not wait.
     fn is_gone(&mut self) -> bool {
         false
     }

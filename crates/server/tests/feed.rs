@@ -144,7 +144,7 @@ fn an_announcement_counts_only_if_the_tail_has_sealed_it() {
     let path = write_path(&[member()]);
     let recover = Header {
         request: raw(5),
-        // This RECOVER asks the server.
+        // A RECOVER with seq 1 asks the server.
         seq: 1,
         ..of_device(Kind::Recover)
     };

@@ -270,7 +270,7 @@ function show(state) {
   document.getElementById("title").textContent = `pmnet ${state.role}`;
   said(state.ready, `${state.ready ? "ready" : "not ready"} · up ${whole(state.uptime_seconds)} s · ${state.version} (${state.commit.slice(0, 12)}) · pid ${state.pid}`);
   if (state.pid !== pid) {
-    // This is another process, whose counters began at zero.
+    // The state comes from a new process, whose counters began at zero.
     pid = state.pid;
     loops.forEach((loop) => { loop.before = null; });
   }

@@ -15,7 +15,7 @@ pub const HEAD_BYTES_MAX: usize = 8192;
 pub const REQUEST_MAX: Duration = Duration::from_secs(5);
 /// Longest time of a TLS handshake. The handshake shows whether the client has a certificate.
 pub const HANDSHAKE_MAX: Duration = Duration::from_secs(1);
-/// Longest time for which a connection stays open. This time limits clients that read slowly or have disappeared.
+/// Longest time for which a connection stays open. After this time, connections of slow or vanished clients are closed.
 pub const LIFE_MAX: Duration = Duration::from_secs(15);
 /// Time for which a new connection cannot be displaced. This time is enough for a request and its answer.
 const UNDISTURBED: Duration = Duration::from_millis(250);

@@ -120,8 +120,8 @@ fn begun(stand: &Stand, at: usize) -> TcpStream {
     stream
 }
 
-/// If a client does not complete its handshake in time, its connection is closed. This is long before the time limit of
-/// a request.
+/// If a client does not complete its handshake in time, its connection is closed long before the time limit of a
+/// request.
 #[test]
 fn clients_that_never_end_their_handshake_are_let_go() {
     let stand = stand("server");

@@ -102,7 +102,7 @@ impl<M: Media + Send> StoreDevice<M> {
         done
     }
 
-    /// Takes the buffers that the log has released, except those in which the store has a record. These buffers can
+    /// Takes the buffers that the log has released, except those in which the store has a record. The taken buffers can
     /// then hold copied entries.
     fn recycle(&mut self) {
         if self.device.log().has_released() {

@@ -1,4 +1,4 @@
-//! A socket with TLS. Such a socket can be read and written like a socket without TLS.
+//! A socket with TLS, which can be read and written like a socket without TLS.
 
 use std::io::{self, ErrorKind, Read, Write};
 
@@ -74,7 +74,7 @@ impl<T: Read + Write> Stream<T> {
     /// Handles the received bytes.
     fn process(&mut self) -> io::Result<()> {
         if let Err(error) = self.session.process_new_packets() {
-            // This sends the reason to the peer, if possible.
+            // Sends the reason to the peer, if possible.
             let _ = self.push();
             return Err(io::Error::new(ErrorKind::InvalidData, Failure(error)));
         }
@@ -109,8 +109,8 @@ impl<T: Read + Write> Read for Stream<T> {
         loop {
             match self.session.reader().read(buffer) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                // The peer has closed the socket without TLS's closing message. This is accepted, because the protocols
-                // above mark the ends of their messages.
+                // The peer has closed the socket without TLS's closing message. This end is accepted, because the
+                // protocols over TLS mark the ends of their messages.
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(0),
                 result => return result,
             }

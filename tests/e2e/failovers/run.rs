@@ -163,7 +163,7 @@ fn play(world: &mut World, plan: &Plan, seed: u64, turn: u32) -> anyhow::Result<
             });
         }
         let owners = scope.spawn(|| own(&options, &load));
-        // This value stops the clients, even after a panic.
+        // When this value is dropped, also by a panic, the clients stop.
         let stop = StopOnDrop(&load);
         let suffered = suffer(world, plan, &load);
         drop(stop);

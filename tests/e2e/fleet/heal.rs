@@ -316,7 +316,7 @@ fn a_head_that_is_only_stopped_answers_nobody_behind_its_lease_and_learns_that_i
         "1000",
         "--anyone-may-connect",
     ];
-    // These clients can reach only the head that is stopped.
+    // Clients of this front can reach only the head that is stopped.
     let mut front = launch("front-of-the-head", world.cluster.folder(), &args);
     front.wait_ready(HEALED_MAX).unwrap();
     let mut caller = Caller::new(listen);
@@ -368,8 +368,8 @@ fn a_head_that_is_only_stopped_answers_nobody_behind_its_lease_and_learns_that_i
     assert_eq!(world.done(r#""step":"stop""#), 1);
 }
 
-/// Random devices are killed or stopped under load, again and again. These devices come back as spares with their old
-/// logs. `PMNET_RUNS` is the number of rounds.
+/// Random devices are killed or stopped under load, again and again. The killed and stopped devices come back as spares
+/// with their old logs. `PMNET_RUNS` is the number of rounds.
 #[test]
 fn random_devices_are_lost_and_come_back_as_spares() {
     let runs = std::env::var("PMNET_RUNS").ok();

@@ -72,7 +72,7 @@ fn a_fleet_heals_and_is_changed_through_an_etcd_with_tls_and_users() {
     let said = ctl(&[&flags[..], &["add"]].concat());
     assert_eq!(said.code, Some(0), "{} {}", said.out, said.err);
     assert!(world.status().contains(r#""places":3,"#));
-    // etcd is restarted and has forgotten all logins. This must not affect any role.
+    // etcd is restarted and has forgotten all logins. The lost logins must not affect any role.
     world.etcds.kill(0);
     world.etcds.relaunch(0);
     std::thread::sleep(Duration::from_secs(2));

@@ -136,8 +136,8 @@ fn a_server_is_killed_and_the_one_that_stands_by_takes_over() {
     let (more, ()) = world.under_load("d", |world| {
         world.cluster.kill(Role::Device(1)).unwrap();
         until_healed(world, 1);
-        // The server is only stopped. This server continues after another server has taken over, and must not be able
-        // to write.
+        // The server is only stopped. The server continues after another server has taken over, and must then not be
+        // able to write.
         other.signal(Signal::STOP).unwrap();
         let three = caller.call(&["INCR", "n"]);
         assert_eq!(three, Answer::Reply(Reply::Integer(3)));

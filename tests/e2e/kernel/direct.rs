@@ -153,7 +153,7 @@ fn a_full_log_goes_on_receiving() {
 }
 
 fn full(mut plan: Plan) {
-    // This log has 256 buffers. At most 152 of them can be live.
+    // A log of 512K has 256 buffers, of which at most 152 can be live.
     plan.args = ["--log-size", "512K"].map(String::from).to_vec();
     let Some(mut world) = World::start(plan) else {
         return;
@@ -417,7 +417,7 @@ fn what_cannot_be_is_refused_with_a_sentence() {
     refused(&world, &["--busy-poll", "0"], "1 to 10000 microseconds");
     assert!(!world.log().exists(), "what was made is taken back");
     assert!(!world.has_program(), "what was begun is taken back");
-    // This log was made in another mode.
+    // A log that was made in another mode is refused.
     let here = SocketAddr::from(([10, 51, 0, 200], 51_009));
     world.start_relay(0, here, SocketAddr::from(([10, 51, 0, 200], 51_010)));
     let ring = world.scratch().memory().join("relay1.log");

@@ -36,8 +36,8 @@ const BROKEN_MAX: usize = 300;
 /// Clients of the device for the other checker: their number, and their operations per second.
 const WRITERS: usize = 8;
 const WRITERS_RATE: f64 = 400.0;
-/// Number of commands that the database must have executed after a restart. These commands prove that the device serves
-/// again.
+/// Number of commands that the database must have executed after a restart. Executed commands prove that the device
+/// serves again.
 const BACK: u64 = 20;
 /// Time until the device serves again above which the processes' logs are reported.
 const SLOW: Duration = Duration::from_secs(2);
@@ -64,7 +64,8 @@ fn sets(groups: &[Shared]) -> u64 {
     groups.iter().map(Shared::acknowledged_sets).sum()
 }
 
-/// Returns the number of operations that the database answered. Such operations need the device's process.
+/// Returns the number of operations that the database answered. The database can answer only while the device's process
+/// runs.
 fn executed(groups: &[Shared]) -> u64 {
     groups.iter().map(Shared::acknowledged).sum::<u64>() - sets(groups)
 }
@@ -338,7 +339,7 @@ fn a_few_seconds_of_kills_are_linearizable() {
     }
 }
 
-/// Returns the plan of a device that bypasses the kernel's network stack. Such a device does not acknowledge while its
+/// Returns the plan of a device that bypasses the kernel's network stack, and therefore does not acknowledge while its
 /// process is dead.
 fn past_the_stack(media: &'static str) -> Plan {
     Plan {

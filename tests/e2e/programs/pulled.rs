@@ -340,7 +340,7 @@ fn a_watermark_from_before_what_was_confirmed_is_refused() {
     chain.device.relaunch().unwrap();
     let mut program = open(&chain, &database);
     served(&mut program, &mut database, || client(&chain, 2, 5));
-    // The device had admitted some updates before it noticed the loss. These are applied like all others.
+    // The device had admitted some updates before it noticed the loss. These updates are applied like all others.
     let late = |payload: &Bytes| payload == "late";
     let found = database.applied.iter().filter(|(_, _, one)| !late(one));
     assert_eq!(found.count(), 30);
@@ -437,7 +437,7 @@ fn clients_of_commands_get_no_session_from_the_shard_of_a_program() {
         let session = session_of(chain.via, Payloads::COMMANDS);
         is_refused(session, &command, Payloads::PROGRAM);
         let (_redis, mut client_of_redis) = front("redis", &chain);
-        // Before the front sends anything, it asks the store for its users. This question must be refused.
+        // Before the front sends anything, it asks the store for its users. The program must refuse this question.
         let said = line(&mut client_of_redis, "SET k v\r\n");
         assert!(said.starts_with("-ERR pmnet: "), "{said}");
         let (_memcached, mut client_of_memcached) = front("memcached", &chain);

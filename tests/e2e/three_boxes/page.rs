@@ -28,7 +28,7 @@ impl Block {
 /// Returns all blocks of a page.
 ///
 /// # Panics
-/// A block of commands names no machine, or has an unknown attribute. Such a block would not be
+/// A block of commands names no machine, or has an unknown attribute. The block would not be
 /// tested.
 pub fn blocks(page: &str) -> Vec<Block> {
     let mut found = Vec::new();

@@ -185,7 +185,8 @@ impl Http {
     }
 
     /// Returns why a request got no answer. In TLS 1.3 the peer may refuse a certificate while this process is still
-    /// writing the request. In that case its reason is lost, so this function connects once more to learn it.
+    /// writing the request. Then the reason of the peer is lost, so this function connects once more to learn the
+    /// reason.
     fn unreachable(&self, endpoint: &str, error: &ureq::Error, until: Instant) -> EtcdError {
         let distrust = match error {
             ureq::Error::Io(error) if self.members.is_tls() && is_cut_off(error.kind()) => {

@@ -48,9 +48,9 @@ pub struct Change {
 /// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HandStep {
-    /// This device must get this next hop.
+    /// Order this device to use this next hop.
     Wire(Doing, Order),
-    /// This device must end.
+    /// Order this device to end.
     Leave(Doing),
     /// The change waits for the event that the text names.
     Wait(String),
@@ -157,7 +157,7 @@ impl Change {
         }
     }
 
-    /// Returns whether a spare joins first. In this case no device leaves before the spare holds everything.
+    /// Returns whether a spare joins first. If a spare joins first, no device leaves before the spare holds everything.
     const fn joins_first(&self) -> bool {
         self.joins.is_some() && !self.is_stopped
     }

@@ -475,7 +475,8 @@ mod tests {
         );
     }
 
-    /// Such connections come, for example, from a port scan, from a monitor that only connects, or from an attacker.
+    /// Connections without a request come, for example, from a port scan, from a monitor that only connects, or from an
+    /// attacker.
     #[test]
     fn who_connects_and_says_nothing_locks_nobody_out() {
         const SILENT: usize = 400;

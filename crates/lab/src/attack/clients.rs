@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// Maximum number of wrong values that the report describes.
 const WRONG_MAX: usize = 8;
 
-/// Connected clients with sessions. These clients have finished their writes, and stay silent.
+/// Connected clients with sessions that have finished their writes, and stay silent.
 pub struct Silent(Vec<Client>);
 
 impl Silent {
@@ -132,8 +132,8 @@ pub fn read(
     Ok(reads)
 }
 
-/// Calls on the kept connection, or on a new one if there is none. `None`: no answer came. In this case the connection
-/// is dropped.
+/// Calls on the kept connection, or on a new one if there is none. `None`: no answer came, and the connection is
+/// dropped.
 fn call(kept: &mut Option<Client>, endpoint: SocketAddr, command: &[&str]) -> Option<Reply> {
     let mut client = match kept.take() {
         Some(client) => client,

@@ -12,7 +12,7 @@
 //! must have returned the last acknowledged value. During the second and the third part the adversary also tries the
 //! TCP doors and the status ports of all roles.
 //!
-//! During the second part some clients stay connected and silent. These clients keep their sessions.
+//! During the second part some clients stay connected and silent, and keep their sessions.
 
 mod clients;
 mod doors;

@@ -123,7 +123,7 @@ impl Hoard {
 pub struct Field {
     /// Addresses of all roles. The client's address is the one that was seen last.
     pub roles: Vec<SocketAddrV4>,
-    /// The adversary's own key. This key belongs to another front than the attacked front.
+    /// The adversary's own key, which belongs to another front than the attacked front.
     pub own: Option<FrontKey>,
 }
 

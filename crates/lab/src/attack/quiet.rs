@@ -105,7 +105,7 @@ impl States {
 /// no state changes.
 ///
 /// # Errors
-/// This takes longer than [`REST_MAX`].
+/// The state is not reached within [`REST_MAX`].
 pub fn rested(stand: &Stand, clients: usize) -> anyhow::Result<States> {
     let begin = Instant::now();
     let is_right = |count: f64| {

@@ -45,7 +45,7 @@ pub fn main(args: &LimitArgs) -> anyhow::Result<bool> {
     let mut limit = Limit::bind(listen, args.value_bytes, spin)?;
     let stopper = limit.stopper();
     call_on_signals(move || {
-        // This fails only if the loop has already ended.
+        // The wake-up fails only if the server's loop has already ended.
         let _ = stopper.wake();
     })?;
     println!("ready resp-limit listen={}", limit.local_addr()?);

@@ -14,8 +14,8 @@ pub struct Outcome {
     pub cells: Vec<Cell>,
     /// Number of kills of each process.
     pub kills: Vec<(String, u32)>,
-    /// The longest call of the load in milliseconds. This time includes the longest interruption
-    /// after a kill.
+    /// The longest call of the load in milliseconds. So this value includes the longest
+    /// interruption after a kill.
     pub longest_call_ms: f64,
     /// The verdict about the checked load.
     pub verdict: Verdict,

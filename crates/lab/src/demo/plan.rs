@@ -17,15 +17,14 @@ const LIMIT: &str = "resp-limit (no data)";
 /// A note about the set-up `resp-limit`.
 const LIMIT_NOTE: &str = "resp-limit: a process that answers SET and GET at once and keeps nothing: what is left of a \
      server of Redis's protocol on this machine, with this client, that does nothing else";
-/// Redis on the loopback interface. This set-up is the baseline for pmnet on the loopback
-/// interface.
+/// Redis on the loopback interface. pmnet on the loopback interface is compared with this set-up.
 const DIRECT: &str = "Redis, appendfsync always (direct)";
 /// A note about the set-ups over links.
 const LINKS: &str = "NIC, switch: the log is memory of the kernel, and an XDP program acknowledges; client and \
      server are network namespaces joined by a veth pair, with front and load at the client's end. They are compared \
      with a Redis at the other end of such a link (no switch in between, which is in its favour). CPU time of the program \
      in the kernel is part of whoever's packet it was";
-/// Redis over a link. This set-up is the baseline for pmnet over links.
+/// Redis over a link. pmnet over links is compared with this set-up.
 const DIRECT_LINK: &str = "Redis, always (direct, over a link)";
 
 /// One set-up that is measured.

@@ -43,9 +43,9 @@ pub enum StoreKind {
 /// The medium of the devices' logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Medium {
-    /// A file on tmpfs. Such a log survives the death of the process, but not a power cut.
+    /// A log file on tmpfs, which survives the death of the process, but not a power cut.
     Dram,
-    /// An ordinary file with O_DIRECT and O_DSYNC. Such a log survives a power cut.
+    /// An ordinary log file with O_DIRECT and O_DSYNC, which survives a power cut.
     File,
 }
 

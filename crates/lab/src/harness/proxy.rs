@@ -270,8 +270,8 @@ impl Relay {
     }
 
     fn send(&self, way: Way, datagram: &[u8]) {
-        // If the target is down, or the buffer is full, the datagram is lost. That is one more
-        // fault.
+        // If the target is down, or the buffer is full, the datagram is lost, as by any other fault
+        // of the network.
         let _ = match way {
             Way::Forth(slot) => self.slots[slot].1.send(datagram),
             Way::Back(slot) => self.front.send_to(datagram, self.slots[slot].0),

@@ -1,5 +1,5 @@
-//! The layout of a testbed: its nodes and their links. This module only describes them, and creates
-//! nothing.
+//! The layout of a testbed: its nodes and their links. This module only describes the layout, and
+//! creates nothing.
 //!
 //! ```text
 //! client1 ─┐

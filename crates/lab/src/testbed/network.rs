@@ -33,11 +33,11 @@ pub struct Network {
 }
 
 impl Network {
-    /// Makes all namespaces and links. This takes at most a few seconds.
+    /// Makes all namespaces and links, in at most a few seconds.
     ///
     /// # Errors
-    /// Fails if this process cannot make a testbed ([`refusal`]), or if `ip` or `ethtool` fails. In this case
-    /// everything is removed again.
+    /// Fails if this process cannot make a testbed ([`refusal`]), or if `ip` or `ethtool` fails. After a failure,
+    /// everything that was created is removed.
     pub fn create(layout: Layout) -> anyhow::Result<Network> {
         if let Some(reason) = refusal() {
             anyhow::bail!(reason);

@@ -224,7 +224,8 @@ fn end_all(nodes: &[String]) -> anyhow::Result<usize> {
 
 fn signal(processes: &BTreeMap<i32, u64>, signal: Signal) {
     for (pid, space) in processes {
-        // This check excludes a new process that has got the id of a process that has just ended.
+        // If the process has just ended, a new process may have got its id. The check of the namespace excludes the new
+        // process.
         let same = inode(Path::new(&format!("/proc/{pid}/ns/net"))) == Some(*space);
         if let Some(pid) = Pid::from_raw(*pid).filter(|_| same) {
             let _ = kill_process(pid, signal);

@@ -28,7 +28,7 @@ const FIRST_FRAME: [u8; 64] = [0; 64];
 pub enum Target {
     /// The pipeline.
     Pipeline,
-    /// A program that does nothing. This program shows the cost of the measurement itself.
+    /// A program that does nothing, and shows the cost of the measurement itself.
     Nothing,
 }
 

@@ -1,8 +1,8 @@
 //! XDP programs without state. `reflect` is the baseline of measurements. `cross` is the baseline of a machine between
 //! client and server. `pass` makes a veth accept packets that its peer sends by XDP_TX.
 //!
-//! Source: `bpf/reflect.bpf.c`. The programs must not know the log. These programs must not run in the generic mode of
-//! XDP, because its times mean nothing.
+//! Source: `bpf/reflect.bpf.c`. The programs must not know the log. The programs must not run in the generic mode of
+//! XDP, because times measured in this mode mean nothing.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;

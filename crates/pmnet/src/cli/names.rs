@@ -52,8 +52,8 @@ impl Named {
         })
     }
 
-    /// Returns all hosts of a list with commas if at least one of them is a name. In this case, addresses in the list
-    /// are treated as names. Otherwise the result is empty.
+    /// Returns all hosts of a list with commas if at least one host is a name. If there is a name, addresses in the
+    /// list are treated as names too. Without a name, the result is empty.
     pub fn all(text: &str) -> Vec<Named> {
         let parts = || text.split(',').map(str::trim);
         if parts().all(|part| Named::of(part).is_none()) {

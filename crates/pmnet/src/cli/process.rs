@@ -19,7 +19,7 @@ use super::reload::{Again, Commit, File, Section};
 use super::service;
 use crate::status::Status;
 
-/// A function that ends something. Such a function is called once.
+/// A function that ends a part of the process, and is called once.
 type End = Box<dyn FnOnce() + Send>;
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {

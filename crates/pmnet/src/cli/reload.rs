@@ -136,7 +136,7 @@ pub fn need_restart(section: &str, keys: &[String]) {
 pub fn differing(a: &impl Serialize, b: &impl Serialize) -> Vec<String> {
     let keys = |args: Result<Value, serde_json::Error>| match args {
         Ok(Value::Object(keys)) => keys,
-        // This case does not occur, because settings are always objects.
+        // Settings are always serialized as objects, so this arm is never reached.
         Ok(_) | Err(_) => serde_json::Map::new(),
     };
     let (a, b) = (keys(serde_json::to_value(a)), keys(serde_json::to_value(b)));

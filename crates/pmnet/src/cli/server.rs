@@ -504,7 +504,7 @@ pub fn run(args: ServerArgs, again: Again<ServerArgs>, part: &Part<'_>) -> anyho
         );
         board.ended();
         let ended = match served {
-            // Another server had taken over. This server tried to write before its agent noticed that.
+            // Another server had taken over, and this server tried to write before its agent noticed the takeover.
             Err(DriverError::Stopped(Stopped(why))) if standby && why.starts_with(TAKEN_OVER) => {
                 Ended::TurnIsOver
             }

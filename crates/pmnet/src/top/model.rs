@@ -542,7 +542,7 @@ mod tests {
             assert!(columns >= before, "{width}: {head}");
             before = columns;
         }
-        // This must work for every width, even for a very small one.
+        // The texts fit every width, even a very small one.
         for width in 0..40 {
             assert!(texts(std::slice::from_ref(&process), begin, width).len() > 2);
         }

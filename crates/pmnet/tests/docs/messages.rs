@@ -17,7 +17,7 @@ const PAGES: &[&str] = &[GUIDE, "docs/operate/redis-failover.md"];
 /// Parts of messages of the operating system and of the TLS library.
 const FOREIGN: &[&str] = &["Connection refused", "invalid peer certificate:"];
 
-/// Warnings that only pass on another message. That message has an id.
+/// Warnings that only pass on another message, which has an id itself.
 const PASSED_ON: &[&str] = &[
     "{text}",
     "{notice}",

@@ -190,7 +190,7 @@ fn a_copy_made_under_load_has_all_that_was_acknowledged_before() {
         process.stop();
     }
 
-    // These are the steps that the guide describes.
+    // The following steps are those of the guide.
     std::fs::copy(&copy, &file).unwrap();
     std::fs::rename(places.path("device.pmlog"), places.path("device.old")).unwrap();
     let _server = Running::logged(places.server(&url), &places.path("server.err"));

@@ -65,7 +65,7 @@ fn answers_that_vanish_at_a_veth_are_noticed() {
         set();
     }
     running.says("va: its driver did not take");
-    // These are the steps that the guide describes.
+    // The following steps are those of the guide.
     let made = Command::new("sh")
         .args(["-c", COMPILE])
         .current_dir(places.folder.path())

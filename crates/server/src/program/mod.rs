@@ -101,7 +101,7 @@ pub enum ProgramError {
     /// The shard has stopped, or the server was closed. The text has advice.
     #[error("the server has ended: {0}")]
     Stopped(String),
-    /// This batch must be confirmed before the next one can be taken.
+    /// The batch with this number must be confirmed before the next batch can be taken.
     #[error("batch {0} is not confirmed yet: one batch at a time")]
     Unconfirmed(u64),
     /// The program has not taken a batch.

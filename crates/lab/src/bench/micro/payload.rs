@@ -13,8 +13,8 @@ const DIGITS_MAX: usize = 6;
 /// # Errors
 /// Fails if the length is too short for a `SET`.
 pub fn payload(bytes: usize, number: usize) -> anyhow::Result<Vec<u8>> {
-    // One more byte of value may make the payload two bytes longer, if the length of the value gets another digit. In
-    // that case a longer key gives the exact length.
+    // One more byte of value may make the payload two bytes longer, if the length of the value gets another digit. Then
+    // a longer key gives the exact length.
     let fitting = (0..KEY_MORE_MAX).find_map(|more| {
         let key = format!("k{}{}", number % 100, "x".repeat(more));
         let set = |value: &[u8]| command::single(&[b"SET", key.as_bytes(), value]);

@@ -42,11 +42,13 @@ impl Medium {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum System {
-    /// The machine of the server only reflects packets. This is the minimum for any device.
+    /// The machine of the server only reflects packets. The measured latency is the minimum for any device.
     Limit,
-    /// A machine between client and server only reflects packets. This is the minimum for a device on such a machine.
+    /// A machine between client and server only reflects packets. The measured latency is the minimum for a device on a
+    /// machine between client and server.
     LimitRouter,
-    /// Two machines in a row only forward, and a third one reflects. This is the minimum for a chain of three devices.
+    /// Two machines in a row only forward, and a third one reflects. The measured latency is the minimum for a chain of
+    /// three devices.
     #[value(name = "limit-router-3")]
     #[serde(rename = "limit-router-3")]
     LimitRouter3,

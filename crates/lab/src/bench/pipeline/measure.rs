@@ -156,7 +156,7 @@ fn round(
     if number == 0 || packet.appends() {
         stand.prepare(packet, payload_bytes, plan.batch)?;
     }
-    // This run makes sure that both programs find the packets in the same caches.
+    // After this first run, both programs find the packets in the same CPU caches.
     stand.run_nothing(plan.batch)?;
     Ok(if number.is_multiple_of(2) {
         let without = stand.run_nothing(plan.batch)?;

@@ -21,7 +21,7 @@ pub enum Packet {
     Unknown,
     /// An update whose payload does not match its checksum.
     Damaged,
-    /// A READ of a key with an update in the log. This update is the answer.
+    /// A READ of a key with an update in the log. The pipeline answers with this update.
     ReadHit,
     /// A READ of a key without an update in the log. The answer is the order up to which the store
     /// must have applied the log.
@@ -71,7 +71,7 @@ impl Packet {
         }
     }
 
-    /// Returns whether the packet advances the seq of its session. Such a packet can be used only
+    /// Returns whether the packet advances the seq of its session, and can therefore be used only
     /// once.
     #[must_use]
     pub const fn appends(self) -> bool {

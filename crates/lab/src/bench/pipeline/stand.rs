@@ -350,7 +350,7 @@ impl Stand {
     ) -> anyhow::Result<()> {
         let mut payload = vec![0; payload_bytes];
         if packet == Packet::ReadHit {
-            // This update is not applied, so it is the answer to all READs.
+            // The store does not apply this update, so the pipeline answers all READs with it.
             fastrand::fill(&mut payload);
             self.shown = fastrand::u64(1..);
             let update = self.update(Packet::Update, self.shown, &payload)?;

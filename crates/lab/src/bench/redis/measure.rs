@@ -48,7 +48,7 @@ pub struct Cell {
     pub rounds_p50_us: Vec<f64>,
     /// p50 of Redis over the same path, divided by this p50.
     pub lower: Option<f64>,
-    /// This p50, divided by the p50 of the bound over the same path.
+    /// The p50 of all operations, divided by the p50 of the bound over the same path.
     pub of_limit: Option<f64>,
     /// Number of operations in all rounds that failed or had an unknown outcome.
     pub errors: u64,

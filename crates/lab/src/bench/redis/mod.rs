@@ -45,7 +45,7 @@ pub struct Output {
 pub enum Json {
     /// One line on stdout, instead of the table.
     Stdout,
-    /// This file.
+    /// The file with this path.
     File(PathBuf),
 }
 

@@ -284,7 +284,7 @@ impl Row {
 /// The reads among the operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reads {
-    /// This percentage of the operations are GETs, and the others are SETs. Their order is random.
+    /// Percentage of the operations that are GETs. The other operations are SETs. GETs and SETs come in random order.
     Percent(u8),
     /// `SET` of a key, then `GET` of the same key.
     Alternate,

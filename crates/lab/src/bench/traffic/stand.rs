@@ -37,7 +37,8 @@ impl Stand {
     /// The calling thread must outlive the stand, because the processes end when this thread ends.
     ///
     /// # Errors
-    /// Fails if `ip`, `ethtool`, the kernel, the server or the device fails. In this case everything is removed again.
+    /// Fails if `ip`, `ethtool`, the kernel, the server or the device fails, and then removes everything that it
+    /// created.
     pub fn build(
         variant: Variant,
         mtu: u16,

@@ -140,7 +140,8 @@ fn receive(mut stream: &TcpStream, received: &AtomicU64, done: &AtomicBool) -> a
             ensure!(done.load(Ordering::Relaxed), "a stream ended too early");
             return Ok(());
         }
-        // The kernel has verified the checksums. This check finds bytes that are missing, repeated or misplaced.
+        // The kernel has already verified the checksums, so this check looks only for missing, repeated or misplaced
+        // bytes.
         for at in [0, count - 1] {
             let expected = (position + at) % PATTERN;
             ensure!(

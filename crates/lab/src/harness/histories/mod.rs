@@ -278,7 +278,7 @@ fn live(fleet: &mut Fleet, report: &mut RunReport, shared: &Shared) -> anyhow::R
             })
         };
         let workers: Vec<_> = (0..CLIENTS).map(work).collect();
-        // This value stops the clients, even after a panic.
+        // When this value is dropped, also by a panic, the clients stop.
         let stop = StopOnDrop(shared);
         let suffered = suffer(fleet, report, shared);
         drop(stop);

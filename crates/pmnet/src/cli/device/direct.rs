@@ -28,7 +28,7 @@ use crate::status::DeviceWriter;
 const INTERFACES_MAX: usize = 16;
 /// Maximum value of --busy-poll, in microseconds.
 const BUSY_POLL_MAX: u32 = 10_000;
-/// Maximum number of packets of one poll. This is the number that the device takes from a queue at once.
+/// Maximum number of packets of one poll, which is the number that the device takes from a queue at once.
 const BUSY_POLL_BUDGET: u16 = 64;
 
 /// Settings of `--mode af-xdp`.

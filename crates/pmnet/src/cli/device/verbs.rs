@@ -194,7 +194,7 @@ pub fn run(
     }
     let rdma = verbs.rdma.clone();
     // The slots may hold acknowledged writes of a front that was refused (by the key file) while the device was not
-    // running. These writes must still be recovered. So the first turn gets the keys of the file, and the list of
+    // running. The store must still get these writes. So the first turn gets the keys of the file, and the list of
     // refused fronts comes later, through the queue.
     if let Some(keys) = &mut settings.relay.device.keys {
         keys.cluster.refused.clear();
