@@ -235,8 +235,8 @@ def make_guest(out, init, programs, tools, package, wanted, more=None):
 
 
 def nvdimms(memories, mib, labels_mib):
-    """Returns arguments of QEMU for persistent memory. Each memory is a file, which is made if it does not exist.
-    Sizes are in MiB, and include labels."""
+    """Returns arguments of QEMU for persistent memory. Each memory is a file. A missing file is created. Sizes are
+    in MiB, and include the memory's label area."""
     arguments = []
     for number, memory in enumerate(memories):
         if not memory.exists():

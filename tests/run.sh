@@ -96,8 +96,8 @@ report() {
         [ "$code" = 124 ] && echo "           did not end within $limit s"
         [ "$code" = none ] && echo "           no test has this name"
         echo "           what failed in $log, and its end:"
-        # With --show-output, libtest also shows the output of passed tests, under another title. Some of these panic on
-        # purpose, so only the part about failures is read.
+        # With --show-output, libtest also shows the output of passed tests, under another title. Some passed tests
+        # panic on purpose, so only the part about failures is read.
         awk '/^failures:$/ { inside = 1 } /^test result: / { inside = 0 } inside' "$log" |
             head -n 120 | cut -c -1000 | sed 's/^/    | /'
         grep -vE '^(test .* ok$|   (Compiling|Checking) )' "$log" | tail -n 60 | cut -c -1000 | sed 's/^/    | /'

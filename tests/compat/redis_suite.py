@@ -193,7 +193,7 @@ class Unit:
             self.name,
         ]
         # First port from which the suite searches for free ports. The suite also uses the ports that are higher by
-        # 10,000. All of them are below the range from which the system gives ports to clients.
+        # 10,000. All these ports are below the range from which the system gives ports to clients.
         command += ["--baseport", str(random.randrange(11_000, 22_000, 64))]
         command += ["--only", self.title(only)] if only else []
         for test in without:

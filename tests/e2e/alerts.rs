@@ -1,6 +1,6 @@
 //! The alert rules of `contrib/prometheus` in a real Prometheus that watches real processes. Each alert must fire when
-//! its fault is made. No alert may fire before, or under load while processes are killed and restarted. This Prometheus
-//! also evaluates the queries of the dashboard of `contrib/grafana`.
+//! its fault is made. No alert may fire before its fault, or under load while processes are killed and restarted. This
+//! Prometheus also evaluates the queries of the dashboard of `contrib/grafana`.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};

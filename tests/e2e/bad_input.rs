@@ -432,8 +432,8 @@ fn logs_of_another_version_or_damaged_are_refused_and_not_touched() {
     assert!(text.contains("in use by another process"), "{text}");
 }
 
-/// The processes are started in the wrong order: front, device, server, store. Each waits and logs the reason, and in
-/// the end all serve. Until then, commands end at their deadline with an error text.
+/// The processes are started in the wrong order: front, device, server, store. Each process waits and logs the reason,
+/// and in the end all processes serve. Until then, commands end at their deadline with an error text.
 #[test]
 fn started_in_the_wrong_order_everybody_waits() {
     let Some(program) = pmnet_lab::harness::find_program("redis-server") else {

@@ -11,7 +11,7 @@ use crate::common;
 use crate::status::{place, shown};
 use crate::support::{front, ok};
 
-/// Each secret is in another place. None of them is a part of any other text.
+/// Each secret is in another place. No secret is a part of any other text.
 const SECRETS: [&str; 12] = [
     "inConfigRequirepass77",
     "inStoreUrl/88+x",
@@ -42,7 +42,7 @@ fn base64(text: &[u8]) -> String {
     String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap()
 }
 
-/// Writes the files of an operator. Each place that can contain a secret has one.
+/// Writes the files of an operator. Each place that can contain a secret has a secret.
 fn files(folder: &Path) -> [String; 2] {
     let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
     let write = |name: &str, text: &str| {

@@ -134,8 +134,8 @@ fn a_cut_is_in_one_direction_and_ends() {
     for (from, to) in [(head, server), (server, head)] {
         assert!(fleet.cut(from, to).unwrap());
         assert!(!fleet.cut(from, to).unwrap(), "cut already");
-        // If a read took so long that it was also sent to the server, this client must wait for the
-        // server. Another client need not.
+        // If a read took so long that it was also sent to the server, the client of the read must
+        // wait for the server. Other clients need not wait.
         crate::support::eventually("a read out of the log", crate::support::CALL_MAX, || {
             let mut other = Client::connect(fleet.endpoint(), crate::support::CALL_MAX).unwrap();
             let set = other.call(&["SET", "k", "2"]).unwrap();

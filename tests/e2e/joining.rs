@@ -129,7 +129,8 @@ fn one_becomes_two_and_the_first_is_lost() {
     }
 }
 
-/// Mistakes of an operator. Each is refused, or waits, with a message, and the chain must continue.
+/// Mistakes of an operator. After each mistake, the process refuses or waits, with a message, and the chain must
+/// continue.
 #[test]
 fn what_may_not_join_says_why() {
     // Some of these devices do not know the id of their next hop, so the chain has no keys.

@@ -203,8 +203,8 @@ fn refused_by_the_devices(cluster: &Cluster, key: &Path) {
     let mut front = Process::start(spec, cluster.folder(), RELOAD_MAX).unwrap();
     let answer = Caller::new(listen).call(&["SET", "late", "1"]);
     assert!(!matches!(answer, Answer::Reply(_)), "{answer:?}");
-    // The front gets no answers, and the device does not know the front's key. Both must report the
-    // cause.
+    // The front gets no answers, and the device does not know the front's key. Front and device
+    // must both report the cause.
     eventually("the front says what to look at", RELOAD_MAX, || {
         front.stderr().contains("PM3213 no device has answered")
     });

@@ -208,8 +208,8 @@ fn a_certificate_is_exchanged_under_load_and_no_command_fails() {
             .spawn()
             .unwrap()
     };
-    // One load uses lasting connections. The other makes a new connection for each command. A load
-    // ends at its first error.
+    // The first load uses lasting connections. The second load makes a new connection for each
+    // command. A load ends at its first error.
     let mut loads = [load("1"), load("0")];
     let mut exchanged = 0;
     while loads

@@ -2,8 +2,8 @@
 //! off and are promoted, and a head is killed. Every reader must see all writes that were answered before, and never an
 //! older value than any client saw before.
 //!
-//! Every register has one writer, which only increases its value. So a history is linearizable exactly if this holds
-//! for each read: it returns at least the largest value that was answered to any client before the read began.
+//! Every register has one writer, which only increases its value. So a history is linearizable exactly if each read
+//! returns at least the largest value that any client got before the read began.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -89,8 +89,8 @@ fn write(endpoint: SocketAddr, answered: &Answered, over: &AtomicBool, mut rando
     let mut caller = Caller::new(endpoint);
     let mut sent = [0; REGISTERS];
     while !over.load(Ordering::SeqCst) {
-        // Some registers are written often, and others seldom. A replica is more likely to have the value of one that
-        // is seldom written.
+        // Some registers are written often, and others seldom. A replica is more likely to have the value of a register
+        // that is seldom written.
         let at = random.usize(..REGISTERS).min(random.usize(..REGISTERS));
         let key = format!("r{at}");
         sent[at] += 1;

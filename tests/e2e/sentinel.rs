@@ -203,8 +203,8 @@ fn items(client: &mut Client, line: &str) -> Vec<String> {
     found.iter().map(|one| one.text().unwrap()).collect()
 }
 
-/// Each time the old master comes back as a master, because nothing has told it about the new one. The answers of the
-/// old master belong to a past epoch. `PMNET_RUNS` is the number of rounds.
+/// In each round the old master comes back as a master, because nobody has told it about the new master. The answers of
+/// the old master belong to a past epoch. `PMNET_RUNS` is the number of rounds.
 #[test]
 fn the_master_is_killed_under_load_and_the_server_goes_on_at_the_next_one() {
     let runs = std::env::var("PMNET_RUNS").ok();
@@ -292,8 +292,8 @@ fn the_master_is_killed_under_load_and_the_server_goes_on_at_the_next_one() {
         (counted..=most).contains(&count),
         "{counted} {count} {most}"
     );
-    // Commands that pass through are answered after the replicas have their effects. So no answered effect may be lost,
-    // and none may happen twice.
+    // The front answers bypassed commands only after the replicas have the effects of the commands. So no effect of an
+    // answered command may be lost or happen twice.
     let (done, unsure) = passed.transactions;
     let through: i64 = call(&mut direct, "GET w").text().unwrap().parse().unwrap();
     assert!(

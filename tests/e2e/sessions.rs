@@ -8,7 +8,7 @@ use pmnet_lab::resp::Reply;
 use crate::common;
 use crate::support::{connect, eventually, front, ok};
 
-/// Number of clients of a front. Each of them gets a session.
+/// Number of clients of a front. Each client gets a session.
 const CLIENTS: usize = 150;
 /// Longest wait for a condition.
 const DONE_MAX: Duration = Duration::from_secs(20);

@@ -79,7 +79,7 @@ impl Metrics {
         Metrics(values.collect())
     }
 
-    /// Returns the sum of all values of a metric whose labels include all of these. Each label has the form
+    /// Returns the sum of all values of a metric whose labels include all of `labels`. Each label has the form
     /// `key="value"`.
     pub fn sum(&self, name: &str, labels: &[&str]) -> f64 {
         let is = |line: &str| {
@@ -625,7 +625,7 @@ fn documented() -> BTreeSet<String> {
         .collect()
 }
 
-/// Sends bad datagrams. Each of them has one fault.
+/// Sends bad datagrams. Each datagram has one fault.
 pub fn send_bad_ones(to: SocketAddr) {
     let packet = |change: &dyn Fn(&mut Header), payload: &[u8]| {
         let mut header = Header {

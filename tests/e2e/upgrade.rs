@@ -22,7 +22,7 @@ fn version(pmnet: &PathBuf) -> String {
     text.lines().next().unwrap_or_default().to_owned()
 }
 
-/// Upgrades and downgrades a chain of two devices with this store, `rounds` times. Then upgrades it once more.
+/// Upgrades and downgrades a chain of two devices with this store, `rounds` times. Then upgrades the chain once more.
 fn upgrade(before: &PathBuf, store: StoreKind, medium: Medium, rounds: usize) {
     let now = common::binaries().pmnet.clone();
     let mut binaries = common::binaries().clone();

@@ -84,7 +84,7 @@ class Node:
         self.fill()
 
     def make_secret(self):
-        """There is one secret for all names. A pod sees only the keys that it names."""
+        """All secrets of the chart are one secret here. A pod sees only the keys that it names."""
         self.secret.mkdir()
         run("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/O=test",
             "-addext", "subjectAltName=DNS:localhost", "-days", "2", "-keyout", self.secret / "tls.key", "-out", self.secret / "tls.crt")

@@ -37,8 +37,8 @@ def judge(package, caught, survived):
     """Prints the differences between the list and a run. Returns whether there is a survivor without an
     explanation.
 
-    Both arguments are lists of names. If the run did not try the mutant of a row, the row is not reported, because
-    the run may have been partial."""
+    Both arguments are lists of names. A row is not reported if the run did not try its mutant, because the run may
+    have been partial."""
     have = collections.Counter(survived)
     rows = {row["mutant"]: row for row in explained() if row["package"] == package}
     unexplained = False

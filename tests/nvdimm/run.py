@@ -309,7 +309,7 @@ class World:
 
 
 def ready_lines(of):
-    """Returns patterns of the guest's lines when all its processes serve. Each covers a whole line."""
+    """Returns patterns of the guest's lines when all its processes serve. Each pattern matches a whole line."""
     if of == "log":
         return ["guest: fsdax: ready device.*\n", "guest: devdax: ready device.*\n"]
     devices = [f"guest: device{number}: ready device.*\n" for number in range(2)]

@@ -60,7 +60,7 @@ DISKS = {
     "virtio": ("virtio-blk-pci,romfile=,drive=d{0}", "/dev/vda", "/dev/vdb"),
     "nvme": ("nvme,serial=d{0},drive=d{0}", "/dev/nvme0n1", "/dev/nvme1n1"),
 }
-# Sizes of the disk and of the record in MiB. Both are sparse files. An xfs file system needs 300 MiB.
+# Sizes of the disk and of the record in MiB. Disk and record are sparse files. An xfs file system needs 300 MiB.
 DISK_MIB, RECORD_MIB = 320, 2048
 # Time limits in seconds.
 BUILD_LIMIT, BOOT_LIMIT = 1200, 1200

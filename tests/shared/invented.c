@@ -184,7 +184,7 @@ static int run_store(struct ctx *ctx, struct string **argv, int argc)
 	return reply_with_integer(ctx, sum);
 }
 
-/* Texts. Each belongs to a connection. */
+/* Texts, each of which belongs to a connection. */
 static struct {
 	unsigned long long client;
 	char text[64];

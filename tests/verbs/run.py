@@ -15,10 +15,10 @@ Boots Debian's kernels in QEMU (emulated: needs no virtualization), 6.1, and 6.1
   --pmnet BINARY, --lab BINARY, --rude BINARY   (target/release/pmnet, pmnet-lab, examples/rude)
 
 First `pmnet doctor --verbs` checks whether slots are taken in real-time order. Then two shards run in one guest, each
-with a queue of its own. The first has one device with slots, and a server with a packet store. The second has two
-devices, a server and Redis. A rude client is cut off in the middle of messages, and the other clients must continue.
-Then devices, servers, Redis and fronts are killed (SIGKILL), and a device is stopped for seconds (SIGSTOP), at random
-moments.
+with a queue of its own. The first shard has one device with slots, and a server with a packet store. The second shard
+has two devices, a server and Redis. A rude client is cut off in the middle of messages, and the other clients must
+continue. Then devices, servers, Redis and fronts are killed (SIGKILL), and a device is stopped for seconds (SIGSTOP),
+at random moments.
 
 With --cuts, server and Redis are outside of the guest. Shortly before most power cuts the device is stopped (SIGSTOP),
 so that messages that its NIC then acknowledges are only in the slots. Between the cuts, Redis is killed and started
@@ -263,7 +263,8 @@ def judge(arguments, world, name):
 
 
 def refuse(machine):
-    """The device refuses the key of a front that is running. Both must log this. Returns a sentence."""
+    """The device refuses the key of a front that is running. Device and front must log the refusal. Returns a
+    sentence."""
     machine.tell("refuse front1")
     machine.wait([r"guest: device0:.*PM1709.*list of refused fronts", r"guest: front1:.*PM3009.*list of refused fronts"], SETTLE_LIMIT)
     return "the key of a front refused at the end: both ends say so"

@@ -129,9 +129,9 @@ impl ServerOptions {
 /// The rows that a program has stored, in one of two forms.
 #[derive(Clone, Debug)]
 pub enum Stored {
-    /// Each row by itself. Before the first batch there are no rows.
+    /// Each row as a separate value. Before the first batch there are no rows.
     Rows(Vec<(RecordKey, Bytes)>),
-    /// All rows in one blob.
+    /// All rows packed into one blob.
     Watermark(Bytes),
 }
 

@@ -2,9 +2,9 @@
 //! (`docs/use/programs.md`).
 //!
 //! Purpose: passes values between C and Rust. Invariants: no panic unwinds into C. The library keeps no pointer of a
-//! program after the call. A handle is a number in a table, so the library can refuse it without touching an object: if
-//! the object is closed, of another kind, in use by another thread, or was opened before a fork, or if the handle is
-//! zero. Not allowed here: decisions about the protocol.
+//! program after the call. A handle is a number in a table. So the library can refuse a handle without touching an
+//! object. A refused handle is zero, was opened before a fork, or belongs to an object that is closed, of another kind,
+//! or in use by another thread. Not allowed here: decisions about the protocol.
 
 #![allow(unsafe_code)]
 // The names of types follow the style of C.

@@ -134,8 +134,8 @@ impl Kind for ServerObject {
     const NAME: &'static str = "server";
 }
 
-/// While this value exists, all signals are blocked in this thread. So they are also blocked in a thread that the
-/// library starts meanwhile, because a thread inherits the mask of its parent.
+/// While this value exists, all signals are blocked in this thread. A thread that the library starts meanwhile inherits
+/// the signal mask, so it also has all signals blocked.
 struct SignalsBlocked(libc::sigset_t);
 
 impl SignalsBlocked {

@@ -89,8 +89,8 @@ fn zeroed_by_forks() -> Option<&'static AtomicU64> {
     }
     // SAFETY: the page was just mapped, and nothing refers to it yet.
     let wiped = unsafe { libc::madvise(page, len, libc::MADV_WIPEONFORK) } == 0;
-    // Some emulators of system calls accept every advice without any effect. SAFETY: as above; no advice has this
-    // number.
+    // Some emulators of system calls accept any `madvise` without any effect. So a call with an invalid advice must
+    // fail. SAFETY: the page was just mapped, and an invalid advice changes nothing.
     let is_checked = unsafe { libc::madvise(page, len, -1) } != 0;
     if !(wiped && is_checked) {
         // SAFETY: as above.

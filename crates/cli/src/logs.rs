@@ -33,8 +33,8 @@ pub fn start(json: bool, default: &str) -> Result<(), ConfigError> {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(|| LogLines)
-        // The subscriber prints its own errors with a macro that panics if stderr cannot be written. So this is
-        // switched off.
+        // The subscriber prints its own errors with a macro that panics if stderr cannot be written. So these errors
+        // are switched off.
         .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal());
     output::logs_are_json(json);

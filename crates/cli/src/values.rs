@@ -32,7 +32,7 @@ pub fn host_and_port<'a>(flag: &str, text: &'a str) -> Result<(&'a str, u16), Co
     parts().ok_or_else(|| ConfigError(format!("{flag} {text}: host:port is needed")))
 }
 
-/// Returns all addresses of a host. There is at least one.
+/// Returns all addresses of a host, at least one.
 ///
 /// # Errors
 /// A sentence: the host has no address, or its name cannot be resolved at present.

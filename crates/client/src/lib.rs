@@ -25,8 +25,8 @@
 //!
 //! [`ClientNode`] is for programs with an event loop of their own, such as the RESP front. A `ClientNode` is
 //! non-blocking, can be registered with a poll, and has many sessions. [`Session`] is for all other programs. A
-//! `Session` has one session; its calls block, or many of them are in flight. Not allowed here: decisions about the
-//! protocol; `pmnet-proto` makes them.
+//! `Session` has one session. The caller either makes calls that block, or starts many calls and takes their results
+//! later. Not allowed here: decisions about the protocol; `pmnet-proto` makes them.
 
 mod node;
 mod session;

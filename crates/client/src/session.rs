@@ -1,5 +1,5 @@
 //! One session of a program, with the operations of Table I of the PMNet paper (see protocol.md §8): start, update,
-//! bypass, end. A call blocks, or many calls are in flight.
+//! bypass, end. A program either makes calls that block, or starts many calls and takes their results later.
 
 use crate::node::ClientNode;
 use bytes::Bytes;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Maximum number of devices in a chain.
 pub(crate) const CHAIN_MAX: usize = 8;
 
-/// One device of the chain.
+/// A device of the chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// Id of the device.

@@ -50,7 +50,7 @@ pub struct Limit {
     scratch: Vec<u8>,
 }
 
-/// One client.
+/// The connection of one client.
 struct Connection {
     stream: TcpStream,
     parser: Parser,

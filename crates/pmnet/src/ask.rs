@@ -49,7 +49,7 @@ impl Processes {
         self.at.is_some() || self.config.is_some()
     }
 
-    /// Returns the addresses of the processes. There is at least one.
+    /// Returns the addresses of the processes, at least one.
     ///
     /// # Errors
     /// [`ConfigError`]: an address or the file is wrong, or the number of addresses is zero or too large.

@@ -253,7 +253,8 @@ fn a_loop_that_begins_anew_takes_the_place_of_the_old_one() {
     assert!(text.contains("pmnet_test_turns_total{shard=\"7\"} 9"));
 }
 
-/// More connections arrive at once than are allowed. Each must get its answer, and the loop must continue all the time.
+/// More connections arrive at once than are allowed. Each connection must get its answer, and the loop must continue
+/// all the time.
 #[test]
 fn a_crowd_of_scrapers_is_served() {
     let stand = stand();
@@ -298,7 +299,7 @@ fn a_crowd_of_scrapers_is_served() {
 }
 
 /// One host takes all places, and each place that becomes free. The connections of this host send nothing, or do not
-/// read the answer. A probe must get its answer at once.
+/// read the answer. A probe from another host must get its answer at once.
 #[test]
 fn a_host_with_many_connections_shuts_nobody_out() {
     let stand = stand();

@@ -1,4 +1,4 @@
-//! Several shards in each process of a fleet. Each shard has its own leases, chain and controller.
+//! Several shards in each process of a fleet. Each shard has leases, a chain and a controller of its own.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};

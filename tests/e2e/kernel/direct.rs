@@ -192,8 +192,8 @@ fn full(mut plan: Plan) {
 }
 
 /// The server is stopped for `seconds` while clients continue, each with one call after the other. The device
-/// acknowledges as many updates as the log can hold, and still receives all others. Afterwards it must be able to hold
-/// as many updates again, which shows that no buffer is lost.
+/// acknowledges as many updates as the log can hold, and still receives all others. Afterwards the log must be able to
+/// hold equally many updates again, which shows that no buffer is lost.
 fn away(seconds: u64) {
     const CLIENTS: usize = 16;
     let mut plan = plan(Place::Router, "dram");
@@ -215,7 +215,7 @@ fn away(seconds: u64) {
                 scope.spawn(move || {
                     let mut calls = 0_u64;
                     while Instant::now() < end {
-                        // The call is acknowledged, or its outcome is unknown. Both are answers in time.
+                        // The call is acknowledged, or its outcome is unknown. Both results are answers in time.
                         let _ = writer.set();
                         calls += 1;
                     }
@@ -232,7 +232,7 @@ fn away(seconds: u64) {
     assert!((100..=152).contains(&logged), "{logged} were acknowledged");
     world.restart("server");
     world.settle();
-    // Some of these updates find the log full again, and go to the server.
+    // Some of the following updates find the log full again, and go to the server.
     for _ in 0..2_000 {
         writer.set().unwrap();
     }

@@ -1,5 +1,5 @@
-//! The end of a device in the kernel: its log is saved in a file, it is removed, or it is given up. Some cases must be
-//! refused.
+//! The end of a device in the kernel: its log is saved in a file, the device is removed, or the device is given up.
+//! Attempts that would lose acknowledged entries or overwrite a foreign file must be refused.
 
 use std::path::Path;
 use std::process::Command;

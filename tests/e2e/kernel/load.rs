@@ -48,8 +48,8 @@ impl World {
         self.check_without_device(writer);
     }
 
-    /// Makes the check of [`check`](Self::check) without a read through the device. All updates
-    /// must have been applied before.
+    /// Makes the checks of [`check`](Self::check), except the read through the device. The caller
+    /// must wait before until all updates are applied.
     pub fn check_without_device(&self, writer: &Writer) {
         let mut redis = self.redis();
         for (key, value) in &writer.acknowledged {
@@ -199,7 +199,7 @@ impl Writer {
         Ok(copies)
     }
 
-    /// Sets `count` keys. Each must be acknowledged with this number of copies.
+    /// Sets `count` keys. Each write must be acknowledged with this number of copies.
     pub fn sets(&mut self, count: u64, copies: u8) {
         for _ in 0..count {
             assert_eq!(self.set().unwrap(), copies);

@@ -1,5 +1,5 @@
-//! Mistakes of an operator. Each must be reported with a message, and must leave no objects in the
-//! kernel.
+//! Mistakes of an operator. pmnet must report each mistake with a message, and must leave no
+//! objects in the kernel.
 
 use std::ffi::OsString;
 

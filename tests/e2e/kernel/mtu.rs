@@ -1,6 +1,6 @@
 //! Networks with an MTU below and above 1500 bytes (`docs/spec/protocol.md` §7). All updates must be acknowledged,
-//! applied and read back, and no packet may become IP fragments. If the MTU of a path shrinks, this must be noticed and
-//! reported.
+//! applied and read back, and no packet may become IP fragments. If the MTU of a path shrinks, the roles must notice
+//! and report the change.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -100,7 +100,7 @@ fn client(world: &World, front: std::net::SocketAddr) -> Client {
     world.inside("client1", || Client::connect(front, CALL_MAX).unwrap())
 }
 
-/// Checks that values of all sizes are acknowledged, applied and read back. Some are sent together.
+/// Checks that values of all sizes are acknowledged, applied and read back. Some values are sent together.
 fn all_sizes(world: &World, client: &mut Client, name: &str) {
     for bytes in SIZES {
         let (key, value) = (format!("{name}:{bytes}"), value(bytes));

@@ -169,8 +169,8 @@ fn update(session: u64) -> Vec<u8> {
     bytes
 }
 
-/// Returns a UDP datagram as IP packets that the test makes. Each has at most this part of the
-/// datagram.
+/// Returns a UDP datagram as IP packets that the test makes. Each IP packet has at most `each`
+/// bytes of the datagram.
 pub(super) fn packets(
     from: SocketAddrV4,
     to: SocketAddrV4,

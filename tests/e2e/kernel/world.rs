@@ -1,5 +1,5 @@
-//! A client, a device with its fast path in the kernel, and a server with a real Redis. Each is on a machine of its
-//! own, which is a network namespace. All objects are removed at the end of a test. If a test is killed, the next test
+//! A client, a device with its fast path in the kernel, and a server with a real Redis. Each process is on a machine of
+//! its own, which is a network namespace. The test removes all objects at its end. If a test is killed, the next test
 //! removes its objects.
 
 use std::collections::BTreeMap;
@@ -69,7 +69,8 @@ pub struct Plan {
     pub ipv6: bool,
     /// Number of devices between this device and the server, at most 2.
     pub followers: usize,
-    /// The other devices of the chain are in the kernel too. Otherwise they are ordinary devices.
+    /// If true, the other devices of the chain are in the kernel too. If false, the other devices are ordinary
+    /// processes.
     pub followers_in_kernel: bool,
     /// Further arguments of the device.
     pub args: Vec<String>,
@@ -89,9 +90,9 @@ pub struct Plan {
     pub relay: bool,
     /// MTU of every interface; `None`: 1500.
     pub mtu: Option<u16>,
-    /// Number of shards, at most 2. Each has a server of its own. With two shards, one device process serves both, and
-    /// every interface at its link has two queues. In the kernel, [`World::start_beside`] starts a device for the
-    /// second shard instead.
+    /// Number of shards, at most 2. Each shard has a server of its own. With two shards, one device process serves
+    /// both, and every interface at its link has two queues. In the kernel, [`World::start_beside`] starts a device for
+    /// the second shard instead.
     pub shards: u32,
 }
 

@@ -60,7 +60,7 @@ enum Token {
 
 impl std::fmt::Debug for Token {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The holder of the token has all rights of the user. So the token is not printed.
+        // A reader of the token would have all rights of the user, so the token is not printed.
         f.write_str(match self {
             Token::Unknown => "Unknown",
             Token::Unneeded => "Unneeded",

@@ -222,7 +222,7 @@ fn an_expired_certificate_is_renewed_without_a_restart() {
     assert!(etcd.range("/pmnet/").is_err());
     copy("client", "key");
     // Only the key file was replaced, so certificate and key do not match. The client keeps the earlier files until
-    // both are new.
+    // certificate and key are both new.
     assert!(etcd.range("/pmnet/").is_err());
     copy("client", "pem");
     etcd.range("/pmnet/").unwrap();

@@ -162,7 +162,7 @@ impl Change {
         self.joins.is_some() && !self.is_stopped
     }
 
-    /// Notes that this device has reported that it has ended.
+    /// Notes that the device with this id has reported its end.
     pub fn has_ended(&mut self, id: u32) {
         self.ended.insert(id);
     }
@@ -236,7 +236,8 @@ impl Change {
     }
 
     /// Returns the step for a device that leaves: first this device ends. Then the other devices get next hops that
-    /// skip it. The head gets its next hop last, because it then states that the device is stopped.
+    /// skip it. The head gets its new next hop last, because with the new next hop the head also states that the device
+    /// is stopped.
     fn leave(&self, looked: &Looked, server: &ServerSaid) -> Result<HandStep, String> {
         for id in &self.leaves {
             match (looked.devices.get(id), self.is_stopped) {

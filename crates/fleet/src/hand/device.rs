@@ -79,7 +79,7 @@ impl DeviceDoor {
     /// Opens the door.
     ///
     /// # Errors
-    /// Another process listens at the address, the operating system cannot start a thread, or it gives no random
+    /// Another process listens at the address, or the operating system cannot start a thread or gives no random
     /// numbers.
     pub fn open(config: DeviceDoorConfig) -> std::io::Result<DeviceDoor> {
         let memory = Memory {

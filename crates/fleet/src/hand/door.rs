@@ -1,4 +1,5 @@
-//! A door: one question and one answer over TCP. Each is a line of JSON, with bounded length and time.
+//! A door: one question and one answer over TCP. The question and the answer are each one line of JSON, with bounded
+//! length and time.
 //!
 //! A silent connection does not delay the others, because the thread reads all connections by turns, each for a short
 //! time. If there are too many connections, the door closes one: the oldest connection of the host that has the most.
@@ -173,8 +174,8 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
                 self.take();
             }
             let now = Instant::now();
-            // A caller that gets a nonce returns to the front of the queue, so the queue is not sorted by time limits.
-            // So all callers are checked.
+            // All callers are checked, because the queue is not sorted by time limits: a caller that gets a nonce
+            // returns to the front of the queue.
             self.callers.retain(|caller| now < caller.until);
         }
         for waiting in self.waiting.drain(..) {
@@ -198,7 +199,7 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
                     return;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // The process cannot open another file. So the door closes a connection, as it does with too many
+                // The process cannot open another file. So the door closes a connection, as if there were too many
                 // callers.
                 Err(_) if self.make_room() => {}
                 Err(_) => {

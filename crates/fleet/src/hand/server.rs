@@ -18,7 +18,7 @@ impl ServerDoor {
     /// door answers only callers with one of these keys.
     ///
     /// # Errors
-    /// Another process listens at the address, the operating system cannot start a thread, or it gives no random
+    /// Another process listens at the address, or the operating system cannot start a thread or gives no random
     /// numbers.
     pub fn open(
         listen: SocketAddr,

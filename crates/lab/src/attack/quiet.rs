@@ -2,9 +2,9 @@
 //!
 //! A front writes entries even if no client writes: it ends each session that it no longer needs, and an END is an
 //! entry. The front ends the session of its READs 45 s after the last READ (`IDLE` in
-//! `crates/proto/src/client/reads.rs`). The front keeps the session in which it asks for the store's name, unless a
-//! client has waited for long: then it ends this session 3 s later. So a comparison begins after the session of READs
-//! has ended, and while the other session has no reason to end.
+//! `crates/proto/src/client/reads.rs`). The front usually keeps the session in which it asks for the store's name. But
+//! if a client has waited for long, the front ends this session 3 s later. So a comparison begins after the session of
+//! READs has ended, and while the other session has no reason to end.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,7 @@ const STATES: [&str; 11] = [
     "pmnet_server_rejected_total",
     "pmnet_server_loaded",
 ];
-/// Metrics with the number of open sessions. Each role has one of them.
+/// Metrics with the number of open sessions, one metric for each role.
 const SESSIONS: [&str; 3] = [
     "pmnet_front_sessions",
     "pmnet_device_sessions",

@@ -1,5 +1,5 @@
-//! The set-up that is attacked: a front, a chain with keys, and a server with a Redis. Each is on a machine of its own,
-//! and each link has a tap.
+//! The set-up that is attacked: a front, a chain with keys, and a server with a Redis. Each process is on a machine of
+//! its own, and each link has a tap.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -1,5 +1,5 @@
-//! Benchmarks. Each has a command of its own. Some repeat benchmarks of the PMNet paper
-//! (protocol.md §8).
+//! Benchmarks. Each benchmark has a command of its own. Some benchmarks repeat those of the PMNet
+//! paper (protocol.md §8).
 //!
 //! Purpose: figures that can be repeated on one machine. Invariants: systems that are compared are
 //! measured in turn in one run; every figure names medium and R; every counted answer was checked.

@@ -1,7 +1,8 @@
 //! Draws `latency.svg`: the SET latencies of one client, as one picture in one file.
 //!
 //! Purpose: a picture for a README. A picture in a README cannot use the style sheet of a page, so
-//! the file has its own colours and legend. Both are readable on light and on dark backgrounds.
+//! the file has its own colours and legend. Colours and legend are readable on light and on dark
+//! backgrounds.
 
 use super::chart::{Series, WIDTH, cdf, escape};
 use super::outcome::Outcome;

@@ -25,7 +25,7 @@ const NOBODY_NS_MAX: u64 = 5_000_000_000;
 /// Token of the endpoint's socket.
 const SOCKET: Token = Token(0);
 
-/// One logical client.
+/// The state of one logical client.
 struct Slot {
     session: Option<SessionHandle>,
     client: u64,

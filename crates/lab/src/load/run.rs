@@ -32,7 +32,7 @@ pub struct Pending {
     measured: bool,
 }
 
-/// One run.
+/// The state of one run of the load generator.
 pub struct Run<'a, 'h> {
     pub options: &'a Options,
     pub recorder: Recorder,

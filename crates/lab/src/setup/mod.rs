@@ -35,7 +35,7 @@ pub enum Place {
     Replicated {
         /// Number of replicas.
         replicas: u8,
-        /// The first Redis syncs each write to its disk. Otherwise it writes to no disk.
+        /// If true, the first Redis syncs each write to its disk. If false, the first Redis writes to no disk.
         synced: bool,
     },
     /// The upper bound at the other end of a link, in namespaces.

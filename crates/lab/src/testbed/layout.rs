@@ -44,8 +44,8 @@ pub struct Node {
     pub ipv4: Option<Ipv4Addr>,
     /// IPv6 address of the machine in a /64 network; `None` for the hub.
     pub ipv6: Option<Ipv6Addr>,
-    /// The ports of the bridge. Each has the name of the node at its other end. Empty for a client
-    /// or a server.
+    /// Names of the bridge's ports. Each port is named after the node at the other end of its link.
+    /// Empty for a client or a server.
     pub ports: Vec<String>,
 }
 

@@ -1,5 +1,5 @@
-//! A small network on one machine: clients, up to three devices in a row and a server. Each has a
-//! network namespace of its own, and veth pairs join them.
+//! A small network on one machine: clients, up to three devices in a row and a server. Each node
+//! has a network namespace of its own, and veth pairs connect the nodes.
 //!
 //! Purpose: a test network (`pmnet-lab testbed`), which `pmnet-lab bench micro` uses as well.
 //! Invariants: the network of the machine itself is never changed; the handle or [`down`] removes

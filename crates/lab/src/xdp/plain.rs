@@ -21,7 +21,7 @@ use super::{NOT_BUILT, program};
 /// The compiled programs; empty if the build had no compiler for them.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/reflect.o"));
 
-/// One of the programs.
+/// A program of this module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
     /// Sends every UDP datagram over IPv4 to a port of pmnet's range back to its sender. Other packets pass.

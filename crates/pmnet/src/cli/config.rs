@@ -202,8 +202,8 @@ pub fn check(path: &Path) -> Result<Vec<String>, ConfigError> {
     Ok(found)
 }
 
-/// Returns the addresses of the status ports that a file names. If section `[run]` names an address, it is the only
-/// one. Otherwise the result has the addresses of all other sections.
+/// Returns the addresses of the status ports that a file names. If section `[run]` names an address, the result has
+/// only this address. Otherwise the result has the addresses of all other sections.
 ///
 /// # Errors
 /// [`ConfigError`]: the file cannot be read.

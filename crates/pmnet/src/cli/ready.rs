@@ -33,7 +33,7 @@ struct Serving {
     was_said: bool,
 }
 
-/// Fields that the common line has in addition to the addresses. Each value appears once.
+/// Fields that the common line has in addition to the addresses, each value without duplicates.
 const PROMISES: [&str; 2] = ["survives", "store"];
 
 impl Line {

@@ -109,7 +109,7 @@ impl RunCommand {
     }
 }
 
-/// One role, with its settings.
+/// A role of the process, with the settings of the role.
 enum Role {
     Server(ServerArgs),
     Device(Box<DeviceArgs>),
@@ -275,7 +275,7 @@ struct Running {
     ended: bool,
 }
 
-/// All parts that were started.
+/// All parts of the process that were started.
 #[derive(Default)]
 struct Parts(Vec<Running>);
 

@@ -159,7 +159,7 @@ fn once(spots: &[Spot], interval: Duration, order: Order) -> anyhow::Result<bool
     Ok(processes.iter().all(Process::is_ready))
 }
 
-/// The threads that ask the processes. Each process has one.
+/// The threads that ask the processes, one thread for each process.
 struct Watch {
     processes: Arc<Mutex<Vec<Process>>>,
     threads: Vec<JoinHandle<()>>,

@@ -20,7 +20,7 @@ pub struct Process {
     silent: Option<(String, Instant)>,
 }
 
-/// One answer, with its time.
+/// An answer of the process, with its time of arrival.
 #[derive(Clone, Debug)]
 struct Look {
     at: Instant,
@@ -240,7 +240,7 @@ pub enum Style {
     Title,
     /// Names of columns.
     Head,
-    /// Something is wrong.
+    /// A text about a problem.
     Bad,
 }
 

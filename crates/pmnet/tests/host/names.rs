@@ -122,7 +122,8 @@ fn who_is_asked_to_end_while_a_name_is_looked_up_does_not_begin() {
     for (role, command) in [("device", device), ("front", front)] {
         let mut running = Running::logged(with_hosts(&command, &places), &places.path("asked.err"));
         running.says("the name is not known");
-        // The process is suspended while the name becomes known and while it is asked to end. So it sees both together.
+        // The process is suspended while the name becomes known and while it is asked to end. So the process sees both
+        // events at the same time.
         running.signal(Signal::STOP);
         name(&hosts, "127.0.0.1", "127.0.0.1");
         running.signal(Signal::TERM);

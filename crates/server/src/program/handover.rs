@@ -36,7 +36,7 @@ pub(super) struct Slot {
 #[derive(Debug, Default)]
 pub(super) struct Work {
     pub(super) items: Vec<Item>,
-    /// One slot for each bypass, in order. A bypass that the server answers itself has a slot too, but is not among
+    /// One slot for each bypass, in order. A bypass that the server itself answers also has a slot, but is not in
     /// `items`.
     pub(super) slots: Vec<Slot>,
     /// Changes of records, except those for replies.
@@ -46,7 +46,7 @@ pub(super) struct Work {
 /// The program's answer to a work.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// The work and these rows are durable. Each slot has a reply.
+    /// The work and these rows are durable. `replies` has one reply for each slot.
     Done {
         rows: Vec<RecordChange>,
         replies: Vec<Bytes>,

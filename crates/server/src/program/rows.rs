@@ -404,7 +404,7 @@ mod tests {
                     );
                 }
             }
-            // One row is missing.
+            // Rows of which one is missing are refused.
             for key in moments[now].keys() {
                 let mut fewer = moments[now].clone();
                 fewer.remove(key);

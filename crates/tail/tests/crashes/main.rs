@@ -1,4 +1,4 @@
-//! A store device crashes in any of its persists, while a client continues. Afterwards every acknowledged effect must
+//! A store device crashes in one of its persists, while a client continues. Afterwards every acknowledged effect must
 //! exist exactly once, in order. The tests run the loop, nodes and machines of the product, with a network and a medium
 //! in memory.
 
@@ -115,8 +115,8 @@ fn script(length: usize, seed: u64) -> (Vec<Call>, Vec<Option<Vec<u8>>>, u64) {
 }
 
 /// A run lasts until all calls have ended. Each of `fuses` is the number of persists after which the device crashes,
-/// counted from the crash before. The results are the number of persists, and the numbers of records that the last
-/// process linked and copied.
+/// counted from the previous crash. Returns the number of persists, and the numbers of records that the last process
+/// linked and copied.
 struct Run {
     in_place: bool,
     fuses: Vec<u64>,

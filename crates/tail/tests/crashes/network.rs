@@ -17,7 +17,7 @@ const fn peer(last: u8) -> Peer {
 }
 pub const HEAD: Peer = peer(1);
 const CLIENT: Peer = peer(2);
-/// One of this many packets is lost.
+/// One packet in this number of packets is lost.
 const LOST: u64 = 23;
 /// Size of a packet buffer in bytes. `FRONT` is the offset of the packet in it.
 const BUFFER: usize = 2048;

@@ -1,5 +1,5 @@
-//! Several shards at one interface. Each has its own queues and its own log, and all of them share
-//! one program (`docs/spec/packet-buffers.md` §7).
+//! Several shards at one interface. Each shard has its own queues and its own log, and all shards
+//! share one program (`docs/spec/packet-buffers.md` §7).
 
 use std::time::Duration;
 

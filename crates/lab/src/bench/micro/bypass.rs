@@ -1,5 +1,5 @@
-//! Clients that bypass the kernel's network stack. All of them share one AF_XDP socket, and each has a UDP port of its
-//! own.
+//! Clients that bypass the kernel's network stack. All clients share one AF_XDP socket, and each client has a UDP port
+//! of its own.
 //!
 //! This module writes the Ethernet, IP and UDP headers itself. From the network stack it takes only the client's own
 //! address and the hardware address of the next hop.

@@ -34,7 +34,7 @@ pub struct Plan {
     pub payloads: Vec<usize>,
     /// The numbers of clients, 1 to [`SESSIONS_MAX`].
     pub clients: Vec<usize>,
-    /// How the clients send and receive. Each value appears once.
+    /// How the clients send and receive, without duplicates.
     pub client_io: Vec<ClientIo>,
     /// Duration of the measurement in one run.
     pub duration: Duration,

@@ -141,8 +141,8 @@ fn one(
     Ok(rows.collect())
 }
 
-/// Makes one round with both programs. Both get the same packets, and the program that comes first
-/// alternates.
+/// Makes one round with both programs. Both programs get the same packets. The order of the
+/// programs alternates from round to round.
 fn round(
     stand: &mut Stand,
     plan: &Plan,

@@ -43,7 +43,7 @@ pub struct Output {
 /// An additional destination of the JSON result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Json {
-    /// One line on stdout, instead of the table.
+    /// One line of JSON on stdout, instead of the table.
     Stdout,
     /// The file with this path.
     File(PathBuf),

@@ -42,9 +42,9 @@ impl Share {
     }
 }
 
-/// Returns how many of `count` sorted figures lie below the 95 % interval of their median. As many lie above it. Each
-/// figure lies below or above the true median with equal probability. So the result is the largest number for which
-/// both tails of the binomial distribution together have at most 5 %.
+/// Returns how many of `count` sorted figures lie below the 95 % interval of their median. Equally many figures lie
+/// above the interval. Each figure lies below or above the true median with equal probability. So the result is the
+/// largest number for which both tails of the binomial distribution together have at most 5 %.
 fn beyond(count: usize) -> usize {
     let mut beyond = 0;
     let mut chance = (0..count).fold(1.0, |chance, _| chance / 2.0);

@@ -245,7 +245,7 @@ fn serve_all(
                 .context("cannot start a thread")?;
             threads.push(serving);
         }
-        // All shards are awaited, even if one has failed.
+        // Waits until the threads of all shards have ended, even if one shard has failed.
         let failed = threads
             .into_iter()
             .filter_map(|thread| thread.join().map_or(Some(()), |end| end.err().map(drop)))
