@@ -89,8 +89,8 @@ def transaction(grammar, rng):
 
 def with_aftermath(command):
     """Returns the command, and perhaps a second one. If the command removes or keeps random elements, the second
-    one deletes its key, because the remaining data would differ. If the command may let a key expire, the second
-    one reads the key, because Redis counts an expired key until a client reads it."""
+    command deletes the key, because the remaining data would differ. If the command may let a key expire, the
+    second command reads the key, because Redis counts an expired key until a client reads it."""
     words = [word.upper() for word in command]
     if len(command) > 1 and (words[0] in (b"SPOP", b"ZREMRANGEBYLEX") or words[0] == b"ZRANGESTORE" and b"BYLEX" in words):
         return [command, [b"DEL", command[1]]]
@@ -279,8 +279,8 @@ class Pair:
                 if gone and left == right:
                     return count, found
                 for about in [(command, left, right)] if gone else comparison.differing(command, left, right):
-                    # The later commands of the pipeline are kept as well, because they were sent together with this one
-                    # and may matter.
+                    # The later commands of the pipeline are kept as well, because they were sent together with this
+                    # command and may affect the difference.
                     commands = before + pipeline[: number + 1]
                     texts = spell(about[0]), show(about[1], SHOWN_MAX), show(about[2], SHOWN_MAX)
                     rule = rules.rule_for(*texts, in_exec=about[0] is not command)

@@ -489,7 +489,7 @@ def tame(rng, args):
             if word.upper() == b"BLOCK" and args[place + 1] in (b"0", b"00"):
                 args[place + 1] = b"1"
     if name in (b"SRANDMEMBER", b"ZRANDMEMBER", b"HRANDFIELD", b"SETRANGE", b"SETBIT", b"LPOS"):
-        # The limit keeps replies small: with as many members, or as long a string, a reply could have gigabytes.
+        # The limit keeps replies small. Without the limit, a reply could have gigabytes.
         args[1:] = [b"-3" if arg.startswith(b"-922") else arg for arg in args[1:]]
     if name in (b"SETBIT", b"SETRANGE", b"BITFIELD"):
         args[1:] = [b"77" if arg.isdigit() and 100_000 < int(arg) < 2**33 else arg for arg in args[1:]]

@@ -6,8 +6,8 @@
 
 The jobs count their runs directly in Redis, without pmnet, so that the counts do not pass through the system under
 test. The server and the device are killed by turns (kill -9), and are restarted at once. The front is not killed,
-because the popped element may be lost if a client's connection breaks during a blocking pop. With Redis alone it may
-be lost as well.
+because the popped element may be lost if a client's connection breaks during a blocking pop. With Redis alone the
+element may be lost as well.
 """
 
 import argparse

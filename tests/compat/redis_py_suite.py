@@ -26,8 +26,8 @@ INSTALL_SECONDS_MAX = 240
 RUN_SECONDS_MAX = 600
 # Time limit of one test in seconds. The limit also ends tests that hang through the front.
 TEST_SECONDS_MAX = 40
-# Files with tests that use a single Redis. The others need clusters, Sentinels, modules or TLS, or test
-# only the library.
+# Files with tests that use a single Redis. The other files need clusters, Sentinels, modules or TLS, or
+# test only the library.
 FILES = [
     *("commands", "pipeline", "pubsub", "lock", "scripting", "function", "hash", "encoding", "monitor", "connection_pool"),
     *("connection", "cache", "multiprocessing", "retry", "connect"),

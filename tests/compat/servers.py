@@ -11,7 +11,8 @@ its modules, and with the libraries for which the server was linked. So every pr
 can use any of these servers.
 
 Wheels are pinned by version and hash. Debian's packages are pinned only by suite and signature, because a mirror has
-one version of each at a time. The mirror is the one in apt's configuration. The script installs nothing on the system.
+only one version of each package at a time. The mirror is that of apt's configuration. The script installs nothing on
+the system.
 """
 
 import argparse
@@ -281,7 +282,7 @@ def lay_debian(origin, folder):
     # Only the libraries and the program are needed.
     for unused in ("usr/share", "etc", "var"):
         shutil.rmtree(folder / unused, ignore_errors=True)
-    # Debian's server is a link to a program that behaves according to its own name.
+    # Debian's server is a link to a program that behaves according to the name by which it is called.
     program = folder / "redis-server"
     program.symlink_to(origin.program)
     return program

@@ -125,7 +125,7 @@ def free_port(kind):
 class Stack:
     """An empty Redis. If `binary` is given, also a server, a device and a front of pmnet.
 
-    `port` is the port for clients, and `redis_port` is that of Redis itself.
+    `port` is the port for clients, and `redis_port` is the port of Redis itself.
     """
 
     def __init__(self, binary=None, redis="redis-server", options=()):

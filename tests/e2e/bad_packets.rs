@@ -26,7 +26,7 @@ fn socket() -> UdpSocket {
 
 /// Returns a header of this kind with random fields and correct checksums.
 fn any_header(random: &mut fastrand::Rng, kind: Kind) -> Header {
-    // Many small numbers are those of existing sessions and orders.
+    // Half of the numbers are small, because existing sessions and orders have small numbers.
     let mut number = || {
         if random.bool() {
             random.u64(..300)

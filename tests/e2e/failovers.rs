@@ -2,9 +2,9 @@
 //! fronts are killed, stopped or cut off, sometimes two of them together. No operator repairs
 //! anything (`docs/internals/testing.md`).
 //!
-//! A run may take any time: the longest time without an acknowledgement is reported, but has no
-//! limit. A run passes under five conditions: no update is lost; none is applied twice; the history
-//! is linearizable; no operation is refused; at the end the shard is as at the beginning.
+//! The longest time without an acknowledgement is reported, but has no limit. A run passes under
+//! five conditions: no update is lost; none is applied twice; the history is linearizable; no
+//! operation is refused; at the end the shard is as at the beginning.
 
 mod plan;
 mod report;

@@ -114,8 +114,8 @@ fn full(
     for key in kept[1_000..].iter().step_by(29) {
         assert!(found(&mut client, key), "{key}");
     }
-    // After some SETs that go to the store, SETs are acknowledged early again. As many go to the
-    // store as found no space before.
+    // After some SETs that go to the store, SETs are acknowledged early again. The number of SETs
+    // that go to the store equals the number of SETs that found no space before.
     std::thread::sleep(Duration::from_millis(300));
     for number in 0..kept.len() {
         let key = format!("more:{number}");

@@ -43,7 +43,7 @@ impl World {
             at.insert(u32::from(listens.port()), listens);
             ids.push(u32::from(listens.port()));
         }
-        // The head comes first: before the first write, a front can only begin at the head.
+        // The head comes first in the list, because before the first write a front can only begin at the head.
         let mut via: Vec<String> = ids.iter().map(|id| at[id].to_string()).collect();
         for _ in 0..spares {
             let port = free_port().unwrap();

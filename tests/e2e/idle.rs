@@ -62,7 +62,7 @@ fn an_idle_redis_is_restarted_and_a_new_client_is_let_in() {
     is_served(&front, at);
 }
 
-/// Starts a server in a mount namespace. In it, the name [`NAME`] is resolved with this hosts file.
+/// Starts a server in a mount namespace in which the name [`NAME`] is resolved with this hosts file.
 fn server_with_names(cluster: &Cluster, hosts: &std::path::Path) -> Option<Process> {
     let redis = cluster.redis().unwrap();
     let listen = cluster.server().unwrap().to_string();

@@ -165,8 +165,8 @@ fn a_right_that_is_missing_for_a_second_doubles_nothing() {
         });
         let before = done;
         done += i64::from(reply == Reply::Integer(done + 1));
-        // A lasting refusal would be right as well. Two effects are wrong, and so is an unknown
-        // outcome.
+        // A lasting refusal would be right as well. Two effects would be wrong, and an unknown
+        // outcome would be wrong.
         assert!(
             done > before || matches!(&reply, Reply::Error(text) if text.contains("can't run")),
             "{right}: {reply:?}"

@@ -315,8 +315,8 @@ fn the_master_is_killed_under_load_and_the_server_goes_on_at_the_next_one() {
     );
 }
 
-/// An operator, or a Sentinel on request, makes a replica the master while the old master still runs. The Sentinels
-/// tell the server, even if the server has no work.
+/// While the old master still runs, an operator or a Sentinel (on request) makes a replica the master. The Sentinels
+/// report this to the server, even if the server has no work.
 #[test]
 fn a_failover_that_is_asked_for_is_followed_also_by_a_server_that_is_idle() {
     let Some(mut world) = World::start("asked") else {

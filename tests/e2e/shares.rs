@@ -119,8 +119,8 @@ fn checked(cluster: &Cluster) -> Ledger {
 }
 
 /// The store is stopped, so the server answers no client, and all acknowledgements come from devices. The flood uses
-/// the space that no other front needs, and is refused beyond it. The other front must continue. When the store runs
-/// again, all clients continue.
+/// the space that no other front needs, and is refused any further space. The other front must continue. When the store
+/// runs again, all clients continue.
 #[test]
 fn a_flood_of_one_front_leaves_the_others_their_share() {
     let mut topology = shown(Topology::new(StoreKind::Redis, 2, Medium::Dram));
@@ -164,8 +164,8 @@ fn a_flood_of_one_front_leaves_the_others_their_share() {
             of_flood = flood.load(Ordering::Relaxed) - flood_then;
             let goes_on = goes_on();
             if !goes_on {
-                // A write that the server executes waits for the store, and so does its client. On a busy machine such
-                // writes occur at some moments, so the test tries again at another moment.
+                // If the server executes a write, the write and its client wait for the store. On a busy machine this
+                // happens at some moments, so the test tries again at another moment.
                 store.signal(Signal::CONT).unwrap();
                 std::thread::sleep(Duration::from_secs(1));
             }

@@ -244,8 +244,8 @@ fn sums_are_those_of_the_ledger() {
         ),
         late
     );
-    // Beginnings and ends of sessions are entries too. The head makes some of the ends by itself, and admits all
-    // others.
+    // Beginnings and ends of sessions are entries too. The head makes the entries of some ends by itself, and admits
+    // the entries of all others.
     let entries = grown(tail, "pmnet_device_entries_total", &[]);
     let sessions = u64::try_from(CLIENTS).unwrap() * 2 + 8;
     let admitted = grown(head, "pmnet_device_entries_total", &[]);

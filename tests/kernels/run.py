@@ -2,9 +2,10 @@
 """Does this kernel accept the pipeline, and does the pipeline in it behave like the device in user
 space?
 
-Boots Debian kernels in QEMU (emulated: needs no virtualization). Each has a file system in memory with
-one program: the tests of crates/dataplane/tests/kernel. The tests load the programs of bpf/, let the
-kernel answer updates alone, and compare it packet by packet with the device in user space.
+Boots Debian kernels in QEMU (emulated: needs no virtualization). Each guest has a file system in
+memory with one program: the tests of crates/dataplane/tests/kernel. The tests load the programs of
+bpf/, let the kernel answer updates alone, and compare it packet by packet with the device in user
+space.
 
   tests/kernels/run.py                                 this Debian's kernel, and 6.12 if apt knows it
   tests/kernels/run.py linux-image-cloud-amd64         packages by name; a meta-package is followed

@@ -48,7 +48,8 @@ MEMORY_MAX = 8 << 30
 
 
 def around(change, number):
-    """Returns the texts before and after a change. With them the change takes effect only if it is selected."""
+    """Returns the texts that are put before and after a change, so that the change takes effect only if it is
+    selected."""
     if change.kind == "bound":
         return "({ let value = ", " } })"
     if change.kind == "statement":

@@ -8,7 +8,7 @@ Before most of these power cuts the servers are stopped for a while, so that onl
 writes. Then the guest is booted again with the same memory, and Redis is compared with the acknowledged writes.
 
 With packet stores (--of store) there is no Redis. Each device has its server in the guest: one server has its store on
-fsdax, the other on devdax. In this case both logs are on fsdax. A power cut affects all of them at once, and the
+fsdax, the other on devdax. With packet stores both logs are on fsdax. A power cut affects all of them at once, and the
 contents are read through the fronts.
 
   tests/nvdimm/run.py              10 power cuts of logs, and 10 of logs and packet stores
@@ -19,7 +19,7 @@ contents are read through the fronts.
   --pmnet BINARY  the binary under test (target/release/pmnet)
   --unsafe        keep the first log in the page cache: the run must then find a loss
 
-Each client writes increasing numbers to a key (SET). After each SET it removes one element of a list (LTRIM,
+Each client writes increasing numbers to a key (SET). After each SET the client removes one element of a list (LTRIM,
 acknowledged early because of --assume-ok). So the value of the key shows a lost write, and the length of the list shows
 a write that is lost or applied twice. The persistence domain (caches saved or not) and the processor's flush
 instructions change from boot to boot.
@@ -66,8 +66,8 @@ CLIENTS, DEADLINE_MS = 8, 60_000
 # Seconds within which every reply must arrive.
 SOCKET_LIMIT = 2 * DEADLINE_MS / 1000
 # For each kind of contents of the persistent memory, the number of elements to which a client's list is filled before
-# each cut. The client must not be able to remove all of them meanwhile. With the store in the guest, filling is slow,
-# so these lists are shorter.
+# each cut. The client must not be able to remove all of them meanwhile. With the store in the guest, filling takes
+# long, so these lists are shorter.
 ELEMENTS = {"log": 200_000, "store": 2_000}
 # Size of a packet store on fsdax in bytes.
 STORE_SIZE = "160M"

@@ -157,7 +157,7 @@ other.rpush("q", "two", "three")
 assert second.wait() == ("q", "two"), second.answer
 assert other.lrange("q", 0, -1) == ["three"]
 other.delete("q")
-# If several elements arrive at once, as many clients must wake.
+# If several elements arrive at once, an equal number of clients must wake.
 waiters = [Waiter("BLPOP", "many", 20) for _ in range(8)]
 rests()
 other.rpush("many", *range(6))

@@ -85,8 +85,8 @@ impl Script {
         }
     }
 
-    /// Returns some commands that are sent together. A command that counts is sent alone: if its item was just read,
-    /// memcached counts in a new item, and adds no blanks after a shorter number.
+    /// Returns some commands that are sent together. A command that counts (incr, decr) is sent alone. If the item of
+    /// the command was just read, memcached counts in a new item, and adds no blanks after a shorter number.
     pub fn together(&mut self, most: usize) -> Vec<Piece> {
         let counts = |command: &[Piece]| {
             let Some(Piece::Bytes(bytes)) = command.first() else {

@@ -233,7 +233,7 @@ def cut_off(machine, world, keyed):
     long, cut, ended, gone, forged, found, keyless, refused = map(int, told.groups())
     open_slots, wrong = blocked(said) - before, []
     # If the NIC has refused a message of a client (RNR), the message holds no slot, so the client need not be
-    # disconnected. If it did hold a slot and stayed, all other clients would wait.
+    # disconnected. If a message did hold a slot and its client stayed connected, all other clients would wait.
     if ended == 0:
         wrong.append(f"of {cut} clients that were cut off in the middle of a message none was disconnected")
     if (forged, found, keyless, refused) != ((1,) * 4 if keyed else (0,) * 4):

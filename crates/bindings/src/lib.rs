@@ -2,9 +2,9 @@
 //! a caller's options, handles payloads and replies in the form that programs use (`docs/spec/wire.md` §6), and defines
 //! the kinds of errors.
 //!
-//! Purpose: names, bounds, defaults and errors are equal in all languages. Invariants: this crate checks a caller's
-//! arguments before it begins anything. Each error has exactly one kind. Not allowed here: knowledge of a language,
-//! decisions about the protocol.
+//! Purpose: names, bounds, defaults and errors are the same in the libraries of all languages. Invariants: this crate
+//! checks a caller's arguments before it begins anything. Each error has exactly one kind. Not allowed here: knowledge
+//! of a language, decisions about the protocol.
 
 mod fault;
 
@@ -40,8 +40,8 @@ pub struct ClientOptions {
     pub devices: String,
     /// Number of the shard.
     pub shard: u32,
-    /// Minimum number of devices that must hold an update, 1 to 8. If an acknowledgement has fewer, the session is
-    /// closed.
+    /// Minimum number of devices that must hold an update, 1 to 8. If an acknowledgement states fewer devices, the
+    /// session is closed.
     pub copies_min: u32,
     /// Longest time for one call.
     pub timeout: Duration,
@@ -193,7 +193,7 @@ pub fn key_hash(key: Option<&[u8]>) -> u64 {
     key.map_or(0, pmnet_wire::command::key_hash)
 }
 
-/// Returns the part of a reply that is for the program.
+/// Returns the part of a reply that the server's program made.
 ///
 /// # Errors
 /// [`Kind::Refused`]: the program's server refused the request, or a store of another kind did.

@@ -201,8 +201,8 @@ struct pmnet_client_options {
          */
         const char *devices;
         /**
-         * Minimum number of devices that must hold an update. If an acknowledgement has fewer, the session is closed with
-         * PMNET_E_COPIES. Default: 1.
+         * Minimum number of devices that must hold an update. If an acknowledgement states fewer devices, the session is
+         * closed with PMNET_E_COPIES. Default: 1.
          */
         uint32_t copies_min;
         /**
@@ -445,7 +445,7 @@ void pmnet_bytes_free(struct pmnet_bytes *bytes);
 void pmnet_log_to(int fd);
 
 /**
- * Opens a client. Does not wait for a device: whether one can be reached becomes known at the first call.
+ * Opens a client. Does not wait for a device: only the first call shows whether a device can be reached.
  *
  * Fills in *client, which the caller must close with pmnet_client_close(). The options, and the texts to which they
  * point, are copied.

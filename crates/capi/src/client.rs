@@ -34,8 +34,8 @@ pub struct pmnet_client_options {
     pub shard: u32,
     /// Addresses of the chain's devices, head first: "HOST:PORT", with commas between them. No default.
     pub devices: *const c_char,
-    /// Minimum number of devices that must hold an update. If an acknowledgement has fewer, the session is closed with
-    /// PMNET_E_COPIES. Default: 1.
+    /// Minimum number of devices that must hold an update. If an acknowledgement states fewer devices, the session is
+    /// closed with PMNET_E_COPIES. Default: 1.
     pub copies_min: u32,
     /// Time limit of each call, in milliseconds. Default: 10,000.
     pub timeout_ms: u32,
@@ -103,7 +103,7 @@ fn copies(count: u8) -> c_int {
     c_int::from(count)
 }
 
-/// Opens a client. Does not wait for a device: whether one can be reached becomes known at the first call.
+/// Opens a client. Does not wait for a device: only the first call shows whether a device can be reached.
 ///
 /// Fills in *client, which the caller must close with pmnet_client_close(). The options, and the texts to which they
 /// point, are copied.

@@ -59,7 +59,7 @@ pub unsafe extern "C" fn pmnet_bytes_free(bytes: *mut pmnet_bytes) {
 /// Returns the bytes of a program's argument.
 ///
 /// # Safety
-/// `data` is NULL, or `len` bytes can be read at it as long as the result lives.
+/// `data` is NULL, or points to `len` bytes that can be read as long as the result lives.
 pub(crate) unsafe fn bytes<'a>(data: *const c_void, len: usize) -> Result<&'a [u8], Fault> {
     if len == 0 {
         return Ok(&[]);
@@ -109,7 +109,7 @@ pub(crate) unsafe trait Options: Copy {}
 /// Returns the options of a program, which may have been compiled with another version of the header.
 ///
 /// # Safety
-/// `options` is NULL, or the number of bytes in its first field can be read at it.
+/// `options` is NULL, or points to as many readable bytes as its first field states.
 pub(crate) unsafe fn options<T: Options>(options: *const T) -> Result<T, Fault> {
     if options.is_null() {
         return Err(Fault::argument("the options are NULL"));
@@ -139,7 +139,7 @@ pub(crate) unsafe fn options<T: Options>(options: *const T) -> Result<T, Fault> 
 /// Writes a result to the program's memory.
 ///
 /// # Safety
-/// `place` is NULL, or the program's memory at it can be written.
+/// `place` is NULL, or points to memory of the program that can be written.
 pub(crate) unsafe fn put<T>(place: *mut T, value: T) -> Result<(), Fault> {
     if place.is_null() {
         return Err(no_place());

@@ -52,7 +52,7 @@ fn table() -> Result<MutexGuard<'static, Table>, Fault> {
 
 /// Number of forks between this process and the process that loaded the library.
 static FORKS: AtomicU32 = AtomicU32::new(0);
-/// The counting of forks has begun.
+/// Whether the counting of forks has begun.
 static COUNTS_FORKS: Once = Once::new();
 /// Number of bits of a process id on Linux (PID_MAX_LIMIT).
 const PID_BITS: u32 = 22;
@@ -153,8 +153,8 @@ fn none<K: Kind>() -> Fault {
 }
 
 thread_local! {
-    /// The object that this thread used last, because most threads use only one. If the object was closed, its place is
-    /// empty.
+    /// The object that this thread used last, because most threads use only one object. If the object was closed, its
+    /// place is empty.
     static LAST: RefCell<Option<(u64, Arc<Place>)>> = const { RefCell::new(None) };
 }
 

@@ -1,7 +1,7 @@
 //! Output to stdout and stderr. Invariant: a reader that is slow or has gone neither ends nor blocks a process.
 //!
 //! The macros of the standard library panic if a write fails, for example on a full disk or after the death of the log
-//! reader. A write into a full pipe blocks for ever if the reader does not read.
+//! reader. If the reader of a pipe does not read, a write into the full pipe blocks for ever.
 
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Write};

@@ -1,4 +1,4 @@
-//! Reads passwords from files. On a command line, every user could see them in the process list.
+//! Reads passwords from files. Passwords on a command line would be visible to every user in the process list.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Signals. The first SIGTERM, SIGINT or SIGPWR asks the process to end in order. The second one ends it at once. A
-//! SIGHUP makes the process read its files again.
+//! Signals. The first SIGTERM, SIGINT or SIGPWR asks the process to end in order. The second signal ends the process at
+//! once. A SIGHUP makes the process read its files again.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,8 +37,8 @@ pub fn on_signals() -> anyhow::Result<Shutdown> {
     }
     let flag = Arc::new(AtomicBool::new(false));
     for signal in ENDS {
-        // The handler that ends the process is registered first, so at each signal it runs before the flag is set. So
-        // the first signal does not end the process.
+        // The handler that ends the process is registered first. So at the first signal the handler runs before the
+        // flag is set, and does not end the process.
         signal_hook::flag::register_conditional_shutdown(
             signal,
             EXIT_INTERRUPTED,
@@ -52,7 +52,7 @@ pub fn on_signals() -> anyhow::Result<Shutdown> {
 }
 
 /// From now on, calls `again` at each SIGHUP, on a thread of its own. The signal then no longer ends the process.
-/// Terminals, logrotate scripts and service managers send it to daemons.
+/// Terminals, logrotate scripts and service managers send SIGHUP to daemons.
 ///
 /// # Errors
 /// The kernel refuses to install a handler, or to start a thread.

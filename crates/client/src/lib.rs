@@ -1,11 +1,11 @@
 //! The client library: the client machine (which has no IO) on a UDP socket.
 //!
 //! A client opens a session with the head of a chain of devices. An *update* is acknowledged as soon as all devices
-//! hold it, before the server has it. After the acknowledgement, each update takes effect exactly once, in the
-//! session's order. A *bypass* is answered by the server, after all updates that were acknowledged before it. Client
-//! and server agree on the form of payloads (`docs/spec/wire.md` §6): commands for a Redis, or any bytes for a program
-//! (`pmnet_server::program`, `docs/use/programs.md`). If a client states its form in [`ClientConfig::payloads`], and
-//! the shard's server would skip updates of this form, the client gets no session.
+//! hold it, even if the server does not have it yet. After the acknowledgement, each update takes effect exactly once,
+//! in the session's order. A *bypass* is answered by the server, after all updates that were acknowledged before it.
+//! Client and server agree on the form of payloads (`docs/spec/wire.md` §6): commands for a Redis, or any bytes for a
+//! program (`pmnet_server::program`, `docs/use/programs.md`). If a client states its form in
+//! [`ClientConfig::payloads`], and the shard's server would skip updates of this form, the client gets no session.
 //!
 //! ```no_run
 //! # use pmnet_client::{ClientConfig, Session};

@@ -99,7 +99,7 @@ pub struct Session {
     /// The calls in flight, with their tokens. `None`: the call that blocks.
     calls: HashMap<CallId, Option<u64>>,
     finished: VecDeque<Finished>,
-    /// The call that blocks, with its result.
+    /// The call that blocks, with its result as soon as the call has ended.
     own: Option<(CallId, Result<Answer, SessionError>)>,
     /// A call has had an unknown outcome, and no bypass was answered since then.
     doubtful: bool,
@@ -434,8 +434,8 @@ impl Session {
     }
 
     /// From now on, while a call blocks, `is_over` is called at each signal and several times a second. If it returns
-    /// true, the call ends with [`SessionError::Interrupted`]. [`Session::next`] does not use it, because it returns at
-    /// each signal.
+    /// true, the call ends with [`SessionError::Interrupted`]. [`Session::next`] does not call `is_over`, because
+    /// `next` returns at each signal.
     pub fn give_up_if(&mut self, is_over: impl FnMut() -> bool + Send + 'static) {
         self.give_up = Some(GiveUp(Box::new(is_over)));
     }

@@ -13,7 +13,7 @@ pub struct Whereabouts {
 }
 
 impl Whereabouts {
-    /// Replaces the addresses. The first one should be that of the head. All must be of one address family.
+    /// Replaces the addresses. The first address should be that of the head. All addresses must be of one family.
     pub fn tell(&self, peers: Vec<SocketAddr>) {
         *self.peers.lock().unwrap_or_else(PoisonError::into_inner) = peers;
         self.is_new.store(true, Ordering::Release);

@@ -32,7 +32,7 @@ use crate::shard::{Row, Shard};
 const RENEWALS: u64 = 3;
 /// Number of times that the agent reads the shard's state, with the wanted chain, within the length of a lease.
 const LOOKS: u64 = 16;
-/// Longest time for a call to etcd, as a fraction of a lease's length: this is the divisor.
+/// Divisor of a lease's length. The quotient is the longest time for a call to etcd.
 const CALLS: u64 = 6;
 
 /// Settings of an agent.
@@ -130,8 +130,8 @@ impl Agent {
         })
     }
 
-    /// Notes that the device runs with this log and this next hop. `words`: the messages of this run to its loop.
-    /// Through them the agent ends the run when the device must get another next hop, or must not continue.
+    /// Notes that the device runs with this log and this next hop. `words`: the messages to the loop of this run. With
+    /// such a message the agent ends the run when the device must get another next hop, or must not continue.
     pub fn attend(&self, facts: Facts, words: Arc<LeaseWords>, order: Order) {
         self.shared.state().run = Some(Run {
             facts,
@@ -380,7 +380,7 @@ impl Keeper {
         }
     }
 
-    /// Checks whether the device belongs to this process: no other process holds a lease for it.
+    /// Checks whether the device belongs to this process, because no other process holds a lease for the device.
     fn may_claim(&mut self, row: &Row, facts: Facts) -> Result<(), Not> {
         let Some(process) = row.process.as_ref().filter(|one| **one != self.process) else {
             self.other = None;

@@ -18,7 +18,7 @@ use crate::shard::Shard;
 
 /// Number of times that the controller reads the shard's state within the length of a lease.
 const LOOKS: u64 = 24;
-/// Longest time for a call to etcd, as a fraction of a lease's length: this is the divisor.
+/// Divisor of a lease's length. The quotient is the longest time for a call to etcd.
 const CALLS: u64 = 3;
 
 /// Settings of a controller.

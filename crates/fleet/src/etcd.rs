@@ -97,7 +97,7 @@ pub struct Etcd {
     revision: u64,
 }
 
-/// The database of one member of etcd.
+/// The state of the database of one member of etcd.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Storage {
     /// Version of etcd.

@@ -178,8 +178,9 @@ fn server_moved(shard: &Shard, plan: &Plan) -> Option<Step> {
     }))
 }
 
-/// Returns the step for a device that was stopped and is not in the served chain. The plan must have no statement. Then
-/// no statement about the device is awaited, and an old statement does not count in a later epoch.
+/// Returns the step for a device that was stopped and is not in the served chain. The plan must have no statement. If
+/// the plan has no statement, no statement about the device is awaited, and an old statement does not count in a later
+/// epoch.
 fn left_out(shard: &Shard, plan: &Plan, present: &Present<'_>) -> Option<Step> {
     let stopped = shard
         .rows
@@ -276,8 +277,8 @@ fn wire(shard: &Shard, plan: &Plan, members: &[u32], seen: bool) -> Option<Advic
     let joiner = plan.joiner();
     let joins = joiner.is_some_and(|id| kept(&id));
     let says = if joiner.is_some() && !joins {
-        // Whether the device has joined is unknown. If it has joined, the next epoch has begun. If not, no device has
-        // to be left out.
+        // It is unknown whether the device has joined. If the device has joined, the next epoch has begun. If the
+        // device has not joined, no device has to be left out.
         plan.epoch + 1
     } else if seen {
         plan.epoch

@@ -22,7 +22,7 @@ use crate::shard::Shard;
 const RENEWALS: u64 = 3;
 /// Number of times that the agent reads the shard's state within the length of a lease.
 const LOOKS: u64 = 16;
-/// Longest time for a call to etcd, as a fraction of a lease's length: this is the divisor.
+/// Divisor of a lease's length. The quotient is the longest time for a call to etcd.
 const CALLS: u64 = 6;
 /// Time after which a message about a lasting state is repeated.
 const PATIENCE: Nanos = 5 * SECOND;
@@ -85,8 +85,9 @@ impl Candidate {
         let keeper = &mut self.keeper;
         let shard = Shard::read(&mut keeper.etcd, &keeper.config.names)?;
         let address = shard.server.as_ref().map(|record| record.address);
-        // The record has this address. At the first start of this process, the server that wrote it has ended. Later,
-        // this process may have written it: then another server serves, and has not reported its address yet.
+        // The record has this address. At the first start of this process, the server that wrote the record has ended.
+        // Later, this process may have written the record. In the second case another server serves, and has not
+        // reported its address yet.
         let ended = self.begins && address == Some(keeper.config.address);
         if shard.has_server() && !ended {
             return Ok(false);
@@ -281,7 +282,7 @@ impl Keeper {
 }
 
 /// Returns the epoch that the server must end, under two conditions: the devices serve the chain of the plan in etcd,
-/// and this plan has a statement about the next epoch. If the lost device had joined, that next epoch would have begun.
+/// and this plan has a statement about the next epoch. If the lost device had joined, the next epoch would have begun.
 fn to_end(shard: &Shard, on_record: &OnRecord) -> Option<u32> {
     let plan = shard.plan.as_ref()?;
     let same = plan.epoch == on_record.epoch && plan.ids() == on_record.chain;
@@ -320,7 +321,7 @@ mod tests {
         };
         let here = on_record(4, &[7, 8]);
         assert_eq!(to_end(&of(&plan), &here), Some(4));
-        // The device has joined: that epoch has begun, and the statement is made in it.
+        // The device has joined. So the epoch has begun, and the head makes the statement in this epoch.
         assert_eq!(to_end(&of(&plan), &on_record(5, &[7, 8, 9])), None);
         assert_eq!(to_end(&of(&plan), &on_record(4, &[7, 8, 9])), None);
         assert_eq!(to_end(&Shard::default(), &here), None);

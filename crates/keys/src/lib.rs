@@ -42,9 +42,9 @@ pub struct Cluster {
 /// One refused front.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// The front with this name, with each of the keys.
+    /// The front with this name, whichever of the cluster's keys its own key was derived from.
     Name(FrontName),
-    /// The front with this id.
+    /// The front key with this id.
     Id(FrontId),
 }
 

@@ -21,8 +21,8 @@ pub trait Feed {
 pub struct Reader {
     /// The highest announced order, and the address of the device that announced it.
     told: Option<(u64, Peer)>,
-    /// The announced order at the time when the log lacked an entry. The machine requests the entries up to it from the
-    /// device.
+    /// The announced order at the time when the log lacked an entry. The machine requests the entries up to this order
+    /// from the device.
     asked: u64,
 }
 
@@ -34,7 +34,7 @@ impl Reader {
         let Some(order) = announced.filter(|_| machine.received() >= self.asked) else {
             return false;
         };
-        // If an announcement arrives late, a higher order may already be known.
+        // An announcement may arrive late, when a higher order is already known.
         let told = self.told.filter(|(_, before)| *before == from);
         let order = told.map_or(order, |(told, _)| told.max(order));
         self.told = Some((order, from));

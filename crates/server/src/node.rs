@@ -121,7 +121,7 @@ impl<S: Store> ServerNode<S> {
         } else if self.look_at.is_some_and(|at| now >= at) {
             self.look_at = Some(now + LOOK_EVERY);
             if self.store.is_gone() {
-                // The store had no work. If it had, the lost connection would have been noticed by a failure.
+                // The store had no work. With work, a failure would have shown the lost connection.
                 tracing::info!("the store has closed its connection: the records are read again");
                 self.machine.failed();
             }

@@ -33,7 +33,7 @@ pub struct ServeConfig {
     /// The cluster's keys, which may be replaced while the server runs. `server` has the keys at the start. `None`: the
     /// keys never change.
     pub keys: Option<Latest<ClusterKeys>>,
-    /// The loop changes it in each turn, so that other threads see that the loop is running.
+    /// The loop changes the pulse in each turn, so that other threads see that the loop is running.
     pub pulse: Arc<Pulse>,
 }
 
@@ -93,7 +93,7 @@ const DATAGRAM_COST_BYTES: usize = 1280;
 
 /// Runs until the server is asked to end, or until another server serves. With a `feed`, entries that the tail only
 /// announces are read from the feed. `observe` is called once in each turn, and once before the first turn. `ready` is
-/// called when the socket is open. `ready` gets the bound address, and the durability that the store states.
+/// called when the socket is open, with the bound address and the durability that the store states.
 ///
 /// # Errors
 /// [`DriverError`] if the server ended because of a fault.

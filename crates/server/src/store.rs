@@ -52,9 +52,9 @@ pub const TAKEN_OVER: &str =
 /// The reason why a store could not carry out a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// The store has done nothing, or it is unknown whether it has done the request. The caller loads the records again
-    /// (`Store::load`) and continues from their state. Causes: out of memory, read-only, loading, lost connection, full
-    /// disk.
+    /// The store has done nothing, or it is unknown whether the store has executed the request. The caller loads the
+    /// records again (`Store::load`) and continues from their state. Causes: out of memory, read-only, loading, lost
+    /// connection, full disk.
     #[error("store not ready, will be retried: {0}")]
     Retry(String),
     /// The store cannot keep its guarantees, so the shard stops. Causes: records are missing, the configuration evicts
@@ -73,7 +73,8 @@ impl StoreError {
     }
 }
 
-/// A database that applies updates exactly once. For this it writes the records in one atomic step with their effects.
+/// A database that applies updates exactly once. For this purpose the database writes the records in one atomic step
+/// with their effects.
 ///
 /// The store's own deadlines bound every call (several seconds at most).
 pub trait Store: Send {

@@ -7,7 +7,7 @@ const ANSWER_MAX_MS = 5000;
 const POINTS_MAX = 600;
 // A chart shows a period of at least this many seconds.
 const SECONDS_MIN = 60;
-// If there are more loops than this, they are folded at first, except those with a problem.
+// If there are more loops than this number, loops without a problem are folded at first.
 const OPEN_MAX = 4;
 
 // Returns a metric of a loop. `part` is the value of the metric's label; without `part`, returns the sum of all parts.

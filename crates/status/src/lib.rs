@@ -6,9 +6,9 @@
 //! this the loop takes no lock, reads no clock, makes no system call, and never waits for a reader. Bounds:
 //! [`CONNECTIONS_MAX`] connections, [`HEAD_BYTES_MAX`] bytes of a request, [`HANDSHAKE_MAX`] for a handshake,
 //! [`REQUEST_MAX`] for a request and [`LIFE_MAX`] for a connection. A request above these bounds gets an error. If
-//! there are too many connections, a new one displaces a connection whose client has not shown a certificate. If there
-//! is no such connection, the new one waits. Not allowed here: knowing what a number means, and changing anything in
-//! the process.
+//! there are too many connections, a new connection displaces a connection whose client has not shown a certificate. If
+//! all clients have shown certificates, the new connection waits. Not allowed here: knowing what a number means, and
+//! changing anything in the process.
 
 mod board;
 mod connection;

@@ -20,9 +20,9 @@ use crate::source::{About, Shown};
 use crate::text::Form;
 use crate::{json, page, text};
 
-/// Maximum number of connections at a time. A further connection displaces the oldest one of the host that has the
-/// most, so that one host cannot lock out the others. A connection whose client has shown a certificate is never
-/// displaced. If no connection can be displaced, the further one waits until a connection is closed.
+/// Maximum number of connections at a time. A further connection displaces the oldest connection of the host that has
+/// the most connections, so that one host cannot lock out the others. A connection whose client has shown a certificate
+/// is never displaced. If no connection can be displaced, the further connection waits until another is closed.
 pub const CONNECTIONS_MAX: usize = 128;
 /// Interval at which the thread checks the pulses of the loops.
 const TICK: Duration = Duration::from_millis(250);
@@ -151,8 +151,8 @@ pub struct StatusPort {
 }
 
 impl StatusPort {
-    /// Opens the port. With a guard, a TCP port uses TLS. If the address is in use, this is logged, and the process
-    /// continues without the port. The thread tries again later to listen.
+    /// Opens the port. With a guard, a TCP port uses TLS. If the address is in use, the function logs this, and the
+    /// process continues without the port. The thread tries again later to listen.
     ///
     /// # Errors
     /// The system cannot start a thread, or has no free file descriptor.

@@ -168,7 +168,7 @@ fn as_prometheus(text: &str) -> String {
     let mut help = "";
     for line in text.lines().filter(|line| *line != "# EOF") {
         if line.starts_with("# HELP ") {
-            // The help line must be written after the kind is known, which the next line has.
+            // The help line must be written after the kind is known. The kind is in the next line.
             help = line;
             continue;
         }

@@ -75,7 +75,8 @@ fn only_clients_with_a_certificate_are_answered() {
         ("other.pem", Some("client"), Some(Distrust::TheirsUnknown)),
     ] {
         match stand.get(ca, identity) {
-            // If the refusal arrives while the client is still sending its request, it is lost with the connection.
+            // If the refusal arrives while the client is still sending its request, the refusal is lost with the
+            // connection.
             Err(error) if Distrust::of(&error).is_some() => {
                 assert_eq!(Distrust::of(&error), why, "{ca} {identity:?}");
             }

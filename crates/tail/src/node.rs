@@ -13,10 +13,10 @@ use pmnet_proto::{Outbox, Peer, Time};
 use pmnet_server::ServerNode;
 use pmnet_store::RegionStore;
 
-/// The server's address for the device: it is the next hop in the device's settings. No packet from a network has this
-/// source address.
+/// The address by which the device knows the server: the next hop in the device's settings. No packet from a network
+/// has this source address.
 pub const SERVER: Peer = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
-/// The device's address for the server.
+/// The address by which the server knows the device.
 const DEVICE: Peer = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 1);
 
 /// A device and the server of its shard in one process, over one region ([`crate`]).
@@ -59,7 +59,7 @@ impl<M: Media + Send> StoreDevice<M> {
     /// [`SERVER`]. `port_has_buffers`: packets arrive through [`Served::receive_in_place`].
     ///
     /// # Panics
-    /// Panics if the region still has its log.
+    /// Panics if the log was not taken out of the region before.
     pub fn new(
         device: DeviceNode<Seat<M>>,
         server: ServerNode<RegionStore<M>>,

@@ -9,8 +9,9 @@ use crate::distrust::Failure;
 /// Maximum number of bytes that `write` has accepted and that are not sent yet.
 const UNSENT_BYTES_MAX: usize = 64 * 1024;
 
-/// A socket with TLS. If the inner socket does not block, this one does not block either. An operation that cannot be
-/// done now fails with `WouldBlock`, and continues at the next call. Reads and writes also make the handshake.
+/// A socket with TLS. If the inner socket does not block, the socket with TLS does not block either. An operation that
+/// cannot be done now fails with `WouldBlock`, and continues at the next call. Reads and writes also make the
+/// handshake.
 ///
 /// A byte that `write` has accepted may not be sent yet. While [`Stream::has_unsent`] returns true, call `flush` again
 /// whenever the socket is writable.

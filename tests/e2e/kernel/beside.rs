@@ -65,8 +65,8 @@ fn two_shards_at_one_interface() {
             kills += 1;
         });
         assert!(kills >= 3, "{kills} kills");
-        // One device is removed. The other one stays in the kernel without a process. (With a process, it could open
-        // its session again, which was idle during the load.)
+        // One device is removed. The other one stays in the kernel without a process. With a process, this device could
+        // open its session again, because the session was idle during the load.
         writers[0].sets(10, 1);
         world.kill("device");
         world.stop("beside");
@@ -88,7 +88,7 @@ fn two_shards_at_one_interface() {
         // The device that was attached first is removed, and the other device takes its place.
         let (taken_out, said) = world.device_with(&["--detach"]);
         assert!(!taken_out && said.contains("another process"), "{said}");
-        // The process may be killed before the server has told it that the last entry is applied.
+        // The process may be killed before the server has reported to it that the last entry is applied.
         let taken_out = (0..5).any(|_| {
             world.kill("device");
             let (taken_out, said) = world.device_with(&["--detach"]);

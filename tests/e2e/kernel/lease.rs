@@ -211,7 +211,7 @@ fn a_spare_joins_behind_a_device_in_the_kernel_which_goes_on_in_the_same_process
     let mut writer = world.session(CALL_MAX);
     writer.sets(50, 1);
     world.start_spare();
-    // The chain was never longer than one device, so the controller must be told the wanted length.
+    // The chain was never longer than one device, so the test must set the controller's wanted length.
     world.process("controller").kill().unwrap();
     world.process("controller").set_flag("--copies", Some("2"));
     world.process("controller").relaunch().unwrap();

@@ -33,7 +33,7 @@ const CONTENTION: Contention = Contention {
 };
 /// Maximum number of keys that are checked a second time, with one wrong reply.
 const BROKEN_MAX: usize = 300;
-/// Clients of the device for the other checker: their number, and their operations per second.
+/// Clients that run the checked load directly at the device: their number, and their operations per second.
 const WRITERS: usize = 8;
 const WRITERS_RATE: f64 = 400.0;
 /// Number of commands that the database must have executed after a restart. Executed commands prove that the device
@@ -76,8 +76,8 @@ impl Kills {
         *self.count.entry(name).or_default() += 1;
     }
 
-    /// Kills the device, and at another moment of the same second another process. The other process changes from turn
-    /// to turn.
+    /// Kills the device, and at another moment within the same second also another process. The other process changes
+    /// from turn to turn.
     fn turn(
         &mut self,
         world: &mut World,

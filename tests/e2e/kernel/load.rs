@@ -32,8 +32,8 @@ pub struct Load {
 }
 
 impl World {
-    /// Waits until the database has applied all acknowledged updates. For this it sends a read,
-    /// which is answered only then.
+    /// Waits until the database has applied all acknowledged updates. For this purpose it sends a
+    /// read, which is answered only after all these updates.
     pub fn settle(&self) {
         for shard in 0..self.shards() {
             let mut writer = self.session_of(shard, Duration::from_secs(5));

@@ -63,8 +63,8 @@ fn mistakes_get_a_sentence() {
 
     let (good, said) = world.device_with(&[]);
     assert!(!good && said.contains("another process serves"), "{said}");
-    // Under another name it would be another device. But the interface already has a device with
-    // this port.
+    // Under another name, the device would be another device. But the interface already has a
+    // device with this port.
     let other = format!("{}-other", world.name());
     let said = fails(&world, 1, with(&world, "--name", &other));
     assert!(said.contains("has port 51000 at eth0"), "{said}");

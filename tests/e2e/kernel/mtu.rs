@@ -306,7 +306,7 @@ fn large_packets_that_vanish_are_noticed_by_the_front() {
         assert_eq!(set, ok(), "{key}");
     };
     set("before");
-    // The bridge's own MTU is set explicitly first. Until then it follows the MTU of its ports.
+    // The bridge's own MTU is set explicitly first, because otherwise it would follow the MTU of the bridge's ports.
     for link in ["br0 mtu 1499", "br0 mtu 1500", "client1 mtu 1280"] {
         let args: Vec<&str> = "link set".split(' ').chain(link.split(' ')).collect();
         let status = world.inside("device1", || {

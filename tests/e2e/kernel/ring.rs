@@ -16,8 +16,8 @@ const FOREIGN: &[u8] = b"\x05rest";
 const HOPS: u8 = 64;
 /// Number of times that a capture on the loopback interface shows each datagram: when it leaves, and when it arrives.
 const SHOWN: usize = 2;
-/// Number of messages of each device after which no other datagram can be circulating, if none was seen: a device takes
-/// a datagram that waits in its socket before it sends.
+/// Number of messages that each device must have sent before the test concludes that no other datagram circulates. A
+/// device takes the datagrams that wait in its socket before it sends.
 const WORDS: usize = 5 * SHOWN;
 /// Protocol number for all protocols (linux/if_ether.h).
 const ETH_P_ALL: u16 = 3;
@@ -131,7 +131,7 @@ fn comes_to_rest(world: &mut World, addresses: &[SocketAddr], end: SocketAddr) {
     assert_eq!(hops, (1..=HOPS).collect());
 }
 
-/// Regression test: such a datagram circulated for ever, 100,000 times per second.
+/// Regression test: a foreign datagram circulated for ever, 100,000 times per second.
 #[test]
 fn a_foreign_datagram_among_devices_in_a_circle_comes_to_rest() {
     for (ipv6, address) in [(false, "127.0.0.1"), (true, "::1")] {
@@ -144,7 +144,7 @@ fn a_foreign_datagram_among_devices_in_a_circle_comes_to_rest() {
     }
 }
 
-/// The next hop of the device is the device itself. From the next hop's address it cannot know this.
+/// The next hop of the device is the device itself. The device cannot know this from the next hop's address.
 #[test]
 fn a_foreign_datagram_at_a_device_that_is_its_own_next_hop_comes_to_rest() {
     let Some(mut world) = world(false) else {

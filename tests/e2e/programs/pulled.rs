@@ -21,7 +21,7 @@ use crate::common;
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Duration of a run of the program without a fault.
 const CALM: Duration = Duration::from_millis(1500);
-/// Number of calls that a client makes for one request, if each of them fails.
+/// Maximum number of calls that a client makes for one request, if calls fail.
 const ASKS: usize = 3;
 const WAIT: Duration = Duration::from_millis(20);
 
@@ -126,8 +126,8 @@ fn payload(text: &str) -> Bytes {
 }
 
 /// Sends a request, and returns the reply. If the server runs only for a tenth of a second at a time, it may miss all
-/// packets that a client sends within its deadline. The call then fails, and has no effect, so the client may make it
-/// again.
+/// packets that a client sends within its deadline. The call then fails and has no effect, so the client may make the
+/// call again.
 fn ask(session: &mut Session, text: &str, read_only: bool) -> Bytes {
     for _ in 0..ASKS {
         match session.bypass(payload(text), 0, read_only) {

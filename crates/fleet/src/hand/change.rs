@@ -338,7 +338,7 @@ impl Change {
 }
 
 /// Returns the step for a device that does not serve, if its next hop is not that of the chain on record: the device
-/// gets the next hop on record. In this step no device states that another one is stopped.
+/// gets the next hop on record. In this step no device states that another device is stopped.
 fn as_on_record(looked: &Looked, server: &ServerSaid) -> Option<HandStep> {
     let (mut next, mut next_id) = (server.listen, 0);
     for id in server.chain.iter().rev() {

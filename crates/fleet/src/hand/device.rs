@@ -123,8 +123,8 @@ impl DeviceDoor {
         self.shared.state().order
     }
 
-    /// Notes that the device runs with this next hop. `words`: the messages of this run to its loop. Through them the
-    /// door ends the run when the device must get another next hop, or must end.
+    /// Notes that the device runs with this next hop. `words`: the messages to the loop of this run. With such a
+    /// message the door ends the run when the device must get another next hop, or must end.
     pub fn attend(&self, words: Arc<LeaseWords>, order: Order) {
         let mut state = self.shared.state();
         let stale = state.order.is_some_and(|wanted| wanted != order) || state.leaves;

@@ -31,7 +31,7 @@ const LINE_SECONDS: Duration = Duration::from_secs(2);
 const QUESTION_SECONDS: Duration = Duration::from_millis(500);
 /// Maximum number of connections that the door reads at a time.
 const CALLERS_MAX: usize = 64;
-/// Maximum number of connections that the door accepts in one turn. After them it reads the accepted connections.
+/// Maximum number of connections that the door accepts in one turn. Then the door reads the accepted connections.
 const TAKEN_MAX: usize = 16;
 /// Maximum number of threads that wait for the end of a device.
 const WAITING_MAX: usize = 4;
@@ -363,7 +363,7 @@ pub fn ask(at: SocketAddr, asked: &Asked, key: Option<&ClusterKey>) -> Result<An
     ask_patiently(at, asked, key, LINE_SECONDS)
 }
 
-/// Asks a question. `patience`: the longest wait for a connection.
+/// Asks the process a question. `patience`: the longest wait for a connection.
 pub(super) fn ask_patiently(
     at: SocketAddr,
     asked: &Asked,

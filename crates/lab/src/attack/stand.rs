@@ -212,8 +212,8 @@ impl Stand {
         ctl.chain(status).collect()
     }
 
-    /// Returns the address of the device with this number. The number after the last device gives the address of the
-    /// server.
+    /// Returns the address of the device with this number. For the number after the last device, returns the address of
+    /// the server.
     pub fn address(&self, device: u8) -> SocketAddr {
         match device > self.devices {
             true => SERVER.into(),

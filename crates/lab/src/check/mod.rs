@@ -14,8 +14,8 @@
 //! |---|---|
 //! | `SET key n` | the last acknowledged n, or a later one of unknown outcome |
 //! | `RPUSH key n` | every acknowledged n once, unknown ones at most once, rising, and nothing else |
-//! | `INCR key` | each reply one more than the reply before (plus unknown ones); the final value likewise |
-//! | `SET key attempt NX` | of all attempts at most one was told OK, and that one is the holder; who was told "no" is not the holder |
+//! | `INCR key` | each reply is one higher than the reply before, plus at most one for each unknown INCR between them; the final value likewise |
+//! | `SET key attempt NX` | at most one attempt got OK, and this attempt is the holder; a refused attempt is not the holder |
 
 mod ledger;
 mod linear;

@@ -71,7 +71,8 @@ impl Port {
     /// # Errors
     /// Fails if all ports are claimed or in use.
     pub fn claim() -> std::io::Result<Port> {
-        /// Number of ports that this process has tried. With it the process does not soon try a number again.
+        /// Number of ports that this process has tried. The count makes the process try other numbers before it tries a
+        /// number again.
         static TRIED: AtomicU16 = AtomicU16::new(0);
         let range = range();
         let count = range.end - range.start;

@@ -21,7 +21,7 @@ use std::os::fd::AsRawFd;
 const SENDERS_MAX: usize = 256;
 /// Maximum number of datagrams that are delayed at a time. Further datagrams are forwarded at once.
 const HELD_MAX: usize = 256;
-/// Longest sleep of the loop. After it the loop checks whether it must end.
+/// Longest sleep of the loop. After each sleep the loop checks whether it must end.
 const LOOK: Duration = Duration::from_millis(20);
 /// Maximum size of a datagram.
 const DATAGRAM_BYTES: usize = 65_536;

@@ -4,7 +4,7 @@ use super::summary::float;
 
 /// Maximum number of keys with a Zipf distribution. The table of probabilities needs 8 bytes of memory for each key.
 pub const ZIPF_KEYS_MAX: u64 = 1_000_000;
-/// Largest exponent of a Zipf distribution. With it, 83 of 100 operations use the first key.
+/// Largest exponent of a Zipf distribution. With this exponent, 83 of 100 operations use the first key.
 pub const ZIPF_MAX: f64 = 3.0;
 
 /// A random choice among keys, which are numbered from 0.

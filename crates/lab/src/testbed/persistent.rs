@@ -36,7 +36,7 @@ const LOOK: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 /// Fails if this process cannot make a testbed ([`refusal`]), if the testbed exists already, or if `ip`, `ethtool` or
-/// the kernel fails. In these cases everything that was made is removed again.
+/// the kernel fails. After a failure, everything that was made is removed.
 pub fn up(clients: u8, devices: u8, chain: bool) -> anyhow::Result<Layout> {
     let _lock = lock()?;
     let there = nodes();

@@ -1,7 +1,7 @@
 //! Runs the loaded pipeline on prepared packets, many in one system call, to measure the cost of one packet.
 //!
-//! Source: `bpf/feed.bpf.c`. That program tail-calls the same program that is attached to interfaces. This code must
-//! not change the pipeline, and must not need an interface.
+//! Source: `bpf/feed.bpf.c`. The program in this file tail-calls the pipeline, which is the same program as at an
+//! interface. This code must not change the pipeline, and must not need an interface.
 
 use std::time::Duration;
 

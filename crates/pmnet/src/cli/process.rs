@@ -101,7 +101,7 @@ impl Ending {
         }
     }
 
-    /// Calls `end` when the part's end begins. If it has already begun, calls `end` at once.
+    /// Calls `end` when the part's end begins. If the end has already begun, calls `end` at once.
     fn on_end(&self, end: End) {
         match &mut *lock(&self.0) {
             Ends::Will(all) => return all.push(end),
@@ -134,7 +134,7 @@ impl Part<'_> {
         Ok(stop)
     }
 
-    /// Calls `end` when the part is asked to end. If it was already asked, calls `end` at once.
+    /// Calls `end` when the part is asked to end. If the part was already asked to end, calls `end` at once.
     pub fn on_end(&self, end: impl FnOnce() + Send + 'static) {
         self.ending.on_end(Box::new(end));
     }

@@ -47,7 +47,7 @@ an error, all roles end.";
 /// Addresses at which the roles of --store listen.
 const SERVER: &str = "127.0.0.1:51500";
 const DEVICE: &str = "127.0.0.1:51000";
-/// Time that the parts of one group have to end. After it the next group is asked to end.
+/// Time that the parts of one group have to end. After this time the next group is asked to end.
 const GROUP_MAX: Duration = Duration::from_secs(5);
 
 /// Settings of the process; section `[run]` of the configuration file.

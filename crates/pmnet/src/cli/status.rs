@@ -242,8 +242,8 @@ pub fn of_fleet(fleet: &str, etcd: &EtcdArgs, shard: u32, json: bool) -> anyhow:
     for (id, row) in &read.rows {
         let left = match row.lease_id {
             0 => None,
-            // All members of etcd agree that the key exists. If the member that is asked says that the lease is over,
-            // it may only be late. So the full length is taken.
+            // All members of etcd agree that the key exists. If the asked member reports that the lease is over, this
+            // member may only be late. So the full length of the lease is assumed.
             lease => etcd
                 .seconds_left(lease)?
                 .or(row.record.as_ref().map(|record| record.seconds)),

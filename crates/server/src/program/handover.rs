@@ -1,5 +1,5 @@
-//! Connects the server's loop with the calling program. For the loop it is a store; the program carries out the store's
-//! steps.
+//! Connects the server's loop with the calling program. For the loop this module is a store; the program carries out
+//! the store's steps.
 //!
 //! The loop offers one work, and waits. The program takes the work, carries it out, and answers. So there is never more
 //! than one work.
@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 /// Interval of the warnings that a program has not confirmed its batch.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// Answer to a payload that does not come from a program's client. A barrier also gets this answer, and so does a
-/// fence, whose sender ignores it. The front of a Redis must not take it for the answer of a store.
+/// Answer to a payload that does not come from a program's client. A barrier and a fence also get this answer; the
+/// sender of a fence ignores it. The front of a Redis must not take this answer for the answer of a store.
 const FOREIGN: &[u8] =
     b"-ERR pmnet: a program of its own serves here, and this request is not for one\r\n";
 

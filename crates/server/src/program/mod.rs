@@ -84,8 +84,8 @@ pub struct Item {
 pub struct Batch {
     /// Number of the batch, counted from 1 in each process. [`Program::done`] needs it.
     pub number: u64,
-    /// Updates or bypasses, in the order in which they take effect. If there are none, the program must only store
-    /// rows.
+    /// Updates or bypasses, in the order in which they take effect. If the batch has no items, the program must only
+    /// store rows.
     pub items: Vec<Item>,
 }
 

@@ -239,7 +239,7 @@ fn without_a_crash_long_strings_stay_where_they_came() {
     }
 }
 
-/// The device crashes in every persist of a run, and soon after it once more.
+/// For each persist of a run: the device crashes in this persist, and soon afterwards once more.
 #[test]
 fn nothing_acknowledged_is_lost_or_done_twice_whichever_persist_is_the_last() {
     let image = image();

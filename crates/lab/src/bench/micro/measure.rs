@@ -217,7 +217,7 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
 }
 
 /// Makes one run. The generator runs in the namespace of [`CLIENT`] on the first core. The handler, if the system has
-/// one, runs in that of `server` on the last core.
+/// one, runs in the namespace of `server` on the last core.
 fn one(stand: &Stand, what: &Run<'_>, plan: &Plan, stop: &AtomicBool) -> anyhow::Result<Sample> {
     let cpus = cpus();
     let (first, last) = (cpus.first().copied(), cpus.last().copied());
@@ -233,8 +233,8 @@ fn one(stand: &Stand, what: &Run<'_>, plan: &Plan, stop: &AtomicBool) -> anyhow:
                 drop(ready);
                 ideal.serve(done)
             }));
-            // The wait ends when the other thread drops the sender: it does this when the handler listens, or when the
-            // handler cannot listen.
+            // The wait ends when the other thread drops the sender. The thread drops the sender as soon as the handler
+            // listens, or fails to listen.
             let _ = listens.recv_timeout(BIND_MAX);
         }
         let generating = scope.spawn(move || {

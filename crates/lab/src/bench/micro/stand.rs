@@ -124,8 +124,8 @@ impl Stand {
         let mut arguments = words(&["device"]);
         arguments.extend(words(device.flags));
         if self.keys.is_some() {
-            // The id of each device's next hop is one higher. The next hop of the last device is the server, which has
-            // id 0.
+            // The id of each device's next hop is the device's own id plus one. The next hop of the last device is the
+            // server, which has id 0.
             let last = index == self.recipe.behind.len();
             let next = if last { 0 } else { index + 2 };
             arguments.extend(words(&["--next-id", &next.to_string()]));

@@ -46,9 +46,9 @@ pub struct Cell {
     pub by_operation: BTreeMap<&'static str, Percentiles>,
     /// The p50 of all operations in each round, sorted. The spread shows how far the rounds agree.
     pub rounds_p50_us: Vec<f64>,
-    /// p50 of Redis over the same path, divided by this p50.
+    /// p50 of Redis over the same path, divided by the p50 of all operations of this cell.
     pub lower: Option<f64>,
-    /// The p50 of all operations, divided by the p50 of the bound over the same path.
+    /// The p50 of all operations of this cell, divided by the p50 of the bound over the same path.
     pub of_limit: Option<f64>,
     /// Number of operations in all rounds that failed or had an unknown outcome.
     pub errors: u64,

@@ -39,8 +39,8 @@ pub struct Sample {
 
 impl Pace<'_> {
     /// Returns the increase of each counter during the measured time, and this time in seconds. If
-    /// a counter has not risen by the planned end, the measurement goes on until it has: on a busy
-    /// machine a thread may wait this long for its core.
+    /// a counter has not risen by the planned end, the measurement continues until the counter
+    /// rises, because on a busy machine a thread may wait long for its core.
     ///
     /// # Errors
     /// Fails if the run is interrupted, or if a counter does not rise for `ARRIVE_MAX`.

@@ -28,8 +28,8 @@ const READER: u64 = 1 << 40;
 const RELEASE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then \
                        return redis.call('del', KEYS[1]) else return 0 end";
 
-/// Pause after each operation in the second half of a client's operations. Without it, a client with fast replies would
-/// finish before the service works again.
+/// Pause after each operation in the second half of a client's operations. Without this pause, a client with fast
+/// replies would finish before the service works again.
 const PACE: Duration = Duration::from_millis(5);
 
 /// How much the clients contend with each other.
@@ -177,7 +177,7 @@ pub fn work(shared: &Shared, seed: u64) {
         }
         if let Some((key, token)) = held.take_if(|_| random.u8(0..3) == 0) {
             if client.call(Op::Release, &key, &token).is_none() {
-                // The outcome is unknown. The client reads the lock later, and so learns whether it holds it.
+                // The outcome is unknown. The client reads the lock later, and so learns whether it holds the lock.
                 held = Some((key, token));
             }
             continue;

@@ -231,7 +231,7 @@ impl MovingHop {
     }
 }
 
-/// Returns whether the next hop has sent a message since the last call, or sends one within [`SILENT_AFTER`].
+/// Returns whether the next hop has sent a message since the last call, or sends a message within [`SILENT_AFTER`].
 fn answers(words: &LeaseWords) -> bool {
     let looks = SILENT_AFTER.as_millis() / LOOKED_EVERY.as_millis();
     words.next_spoke()

@@ -141,7 +141,7 @@ impl VerbsSettings {
     /// survives. The processor does not flush anything before the NIC acknowledges.
     fn survives(&self, slots: &AnyMedia, log: &'static str) -> &'static str {
         match slots {
-            // The NIC's write survives what the log survives, because the device moves the write into the log.
+            // The NIC's write survives the same faults as the log, because the device moves the write into the log.
             _ if !log.starts_with("power loss") => log,
             AnyMedia::Pmem(pmem) if pmem.domain() == Domain::CpuCache || self.ddio_off => {
                 slots.survives()
@@ -211,7 +211,7 @@ pub fn run(
     };
     run_with(settings.relay, log, stop, make, observe, |address, node| {
         // With one copy, the NIC's slots determine what an acknowledged write survives. With more copies, the devices'
-        // logs determine it.
+        // logs determine this.
         let survives = if node.machine().copies() == 1 {
             alone
         } else {

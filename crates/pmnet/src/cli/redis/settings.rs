@@ -447,7 +447,7 @@ mod tests {
         for (said, change) in cases {
             let mut changed = args();
             change(&mut changed);
-            // The setting counts if the flags have it, and if the file has it.
+            // A setting in the flags and the same setting in the file must have the same effect.
             for (flags, file) in [
                 (changed.clone(), RedisArgs::default()),
                 (RedisArgs::default(), changed),
