@@ -41,7 +41,7 @@ rm -rf "$logs"/*.log "$logs/taken"
 started=$SECONDS
 : >"$logs/failed"
 : >"$logs/totals"
-# Suites that the totals must contain.
+# Suites that must be among the results.
 wanted=(format rivals-fmt mutants generate expected clippy product)
 [ "$what" = lint ] || wanted+=(tests unit sim)
 
@@ -226,7 +226,7 @@ if [ "$what" = all ]; then
     # The turns mostly wait for deadlines, so several turns run at the same time. Each lane takes the next turn that no
     # other lane has taken. Long turns come first.
     turns=(fleet testbed attack alerts three_boxes joining chain failovers compat wheel)
-    # Every module has a turn, including a new one. The modules that measure have a lane of their own.
+    # Every module has a turn, including new modules. The modules that measure have a lane of their own.
     measures=(kernel kills demo)
     mapfile -t themes < <(sed -n 's/^mod \([a-z_]*\);$/\1/p' tests/e2e/main.rs | grep -vxE 'common|support|kernel|kills')
     turns+=("${themes[@]}")

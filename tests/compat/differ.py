@@ -88,9 +88,9 @@ def transaction(grammar, rng):
 
 
 def with_aftermath(command):
-    """Returns the command, and perhaps a second one. If the command removes or keeps random elements, the second
-    command deletes the key, because the remaining data would differ. If the command may let a key expire, the
-    second command reads the key, because Redis counts an expired key until a client reads it."""
+    """Returns the command, and perhaps a second command. If the command removes or keeps random elements, the
+    second command deletes the key, because the remaining data would differ. If the command may let a key expire,
+    the second command reads the key, because Redis counts an expired key until a client reads it."""
     words = [word.upper() for word in command]
     if len(command) > 1 and (words[0] in (b"SPOP", b"ZREMRANGEBYLEX") or words[0] == b"ZRANGESTORE" and b"BYLEX" in words):
         return [command, [b"DEL", command[1]]]
@@ -128,8 +128,8 @@ def same_shape(left, right):
 
 
 def same_scan(left, right):
-    """Returns whether two replies of an iteration (SCAN) may come from equal data. If both have all elements,
-    the elements must be equal. Otherwise they may differ."""
+    """Returns whether two replies of an iteration (SCAN) may come from equal data. If both replies have all
+    elements, the elements must be equal. Otherwise the elements may differ."""
     if not same_shape(left[:2], right[:2]) or len(left) != len(right):
         return False
     whole = left[1] == right[1] == b"$1\r\n0"

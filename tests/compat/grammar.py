@@ -79,7 +79,7 @@ KEYS = {
 }
 EVERY_KEY = [key for keys in KEYS.values() for key in keys] + [b"none", b"dst1", b"dst2", b""]
 WORDS = [b"a", b"b", b"c", b"d", b"e", b"f", b"1", b"2", b"10", b"-7", b"3.5", b"foo", b"", b"hello world"]
-# Unusual elements. None is longer than 64 bytes. With a longer one, a sorted set would become a skiplist, in which
+# Unusual elements, each of at most 64 bytes. With a longer element, a sorted set would become a skiplist, in which
 # BYLEX with different scores depends on chance.
 ODD = [b"\x00\xff\r\n\x80", b"x" * 60, b"9223372036854775807", b"1e5", b"nan", b"inf", b"-0", b" 1", b"a b"]
 BIG = [b"y" * 20_000, b"z" * 70_000]

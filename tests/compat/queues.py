@@ -30,7 +30,7 @@ BULLMQ = "bullmq@5.58.5"
 SIDEKIQ_SUITE = "trixie"
 SIDEKIQ_VERSION = "7.3."
 INSTALL_SECONDS_MAX = 240
-# Seconds between two kills, and seconds that the remaining jobs have after the last new one.
+# Seconds between two kills, and seconds that the remaining jobs have after the last new job.
 KILL_EVERY = 3
 DRAIN_SECONDS_MAX = 60
 JOBS_PER_SECOND = 40

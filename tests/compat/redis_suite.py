@@ -123,9 +123,9 @@ class Unit:
     def compare(self, is_expected):
         """Returns (results of Redis alone, results through the front).
 
-        A failed test can make others fail, because it leaves a connection in MULTI, or a script that never ends. So a
-        test that fails only through the front is run alone, unless its failure is expected. Then the other tests run
-        again, without the tests that failed alone.
+        A failed test can make other tests fail, because it leaves a connection in MULTI, or a script that never ends.
+        So a test that fails only through the front is run alone, unless its failure is expected. Then the other tests
+        run again, without the tests that failed alone.
         """
         direct, front = self.run(False), self.run(True)
         culprits = {}

@@ -177,7 +177,8 @@ SERVERS = {
 
 
 def call(seconds, *command, **options):
-    """Runs a program with a time limit. Returns its output. If it fails, raises Missing with the end of its output."""
+    """Runs a program with a time limit. Returns its output. If the program fails, raises Missing with the end of
+    the output."""
     try:
         done = subprocess.run(
             command,

@@ -326,7 +326,7 @@ fn faults_of_the_store(cluster: &mut Cluster, watch: &Watch) {
     eventually("PmnetStoreBehind fires", FIRES_MAX, || {
         watch.firing().contains("PmnetStoreBehind")
     });
-    // The log has only 512 entries. When it is full, a call lasts until its deadline.
+    // The log has only 512 entries. When the log is full, a call lasts until its deadline.
     let mut key = 0;
     watch.fires("PmnetLogFull", || {
         for _ in 0..if key < 500 { 50 } else { 1 } {

@@ -185,7 +185,7 @@ fn all_alive(cluster: &mut Cluster) {
 fn answered(socket: &UdpSocket) -> usize {
     let mut buffer = vec![0; DATAGRAM_MAX];
     let mut sum = 0;
-    // The loop is bounded: a process that never stops answering would be an amplifier as well.
+    // The loop is bounded, because a process that never stops answering would also be an amplifier.
     for _ in 0..100 {
         match socket.recv(&mut buffer) {
             Ok(got) => sum += got,
@@ -420,7 +420,7 @@ fn foreign_datagrams_pass_untouched_in_both_directions() {
     while far.recv(&mut buffer).is_err() {
         assert!(Instant::now() < deadline, "{}", device.stderr());
     }
-    // The far end receives the device's own requests as well, and must ignore them.
+    // The far end also receives the device's own requests, and must ignore them.
     let mut receive = |socket: &UdpSocket, expected: &[u8]| {
         for _ in 0..100 {
             let Ok(got) = socket.recv(&mut buffer) else {

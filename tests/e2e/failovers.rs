@@ -112,7 +112,7 @@ fn a_few_failovers() {
     assert!(all.passed(), "{all}");
 }
 
-/// The tail is stopped, and the middle device learns of it later than the head. So the head's
+/// The tail is stopped, and the middle device learns of this later than the head. So the head's
 /// statement about the tail follows the old path to the tail, and has no effect. Regression test:
 /// the head never repeated the statement, and from then on no update was acknowledged (seed 336 of
 /// the campaign).

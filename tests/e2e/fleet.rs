@@ -184,7 +184,8 @@ fn status_shows_leases_and_a_second_process_of_a_device_is_refused() {
         said.contains(&format!("device {id} of this shard runs already")),
         "{said}"
     );
-    // If the device is killed and started again, it need not wait for its lease to expire, because it has the same log.
+    // If the device is killed and started again, the device need not wait for its lease to expire, because it has the
+    // same log as before.
     let begun = Instant::now();
     cluster.restart(Role::Device(0)).unwrap();
     println!(

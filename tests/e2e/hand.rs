@@ -557,7 +557,7 @@ fn silent_connections_do_not_lock_ctl_out() {
     let mut silent = Vec::new();
     for at in [device, server] {
         for _ in 0..SILENT {
-            // A client that cannot connect is locked out as well.
+            // A client that cannot connect also counts as locked out.
             match std::net::TcpStream::connect_timeout(&at, Duration::from_secs(1)) {
                 Ok(stream) => silent.push(stream),
                 Err(_) => break,

@@ -101,7 +101,7 @@ fn random_devices_are_replaced_one_after_the_other() {
     }
 }
 
-/// A chain of one device gets a second one, with writes before and after. Then the first device is lost. Redis must
+/// A chain of one device gets a second device, with writes before and after. Then the first device is lost. Redis must
 /// have all writes.
 #[test]
 fn one_becomes_two_and_the_first_is_lost() {

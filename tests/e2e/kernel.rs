@@ -295,7 +295,7 @@ fn a_chain_in_the_kernel() {
     }
 }
 
-/// A process that is started again finds the others in any state. In the end all must serve.
+/// A process that is started again finds the other processes in any state. In the end all processes must serve.
 #[test]
 fn a_chain_of_two_killed_at_any_moment() {
     for in_kernel in [false, true] {

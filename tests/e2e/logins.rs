@@ -246,7 +246,8 @@ fn a_certificate_is_exchanged_under_load_and_no_command_fails() {
     put(&stand.files, "stranger", "server");
     reload(&stand.front, "PM6031 SIGHUP");
     assert!(ask("other.pem") && !ask("ca.pem"), "the new one is shown");
-    // Neither a certificate with another key nor an invalid certificate replaces the present one.
+    // Neither a certificate with another key nor an invalid certificate replaces the present
+    // certificate.
     let (certificate, key) = stand.files.pair("server");
     std::fs::copy(stand.files.pair("client").1, key).unwrap();
     reload(

@@ -63,7 +63,7 @@ impl World {
         })
     }
 
-    /// Moves a slot from the first shard to the second one (`there`), or back, as the guide describes.
+    /// Moves a slot from the first shard to the second shard (`there`), or back, as the guide describes.
     fn move_slot(&mut self, slot: u16, there: bool) {
         let ranges = |own: bool| -> Vec<String> {
             let mut ranges: Vec<String> =

@@ -20,7 +20,8 @@ use crate::failover::{call, replica};
 use crate::promote::{promote, said};
 use crate::support::{Answer, CALL_MAX, Caller, SetOnDrop, connect, eventually, seed};
 
-/// Half of the registers are written with SET. The others are incremented, and increments may take effect in any order.
+/// Half of the registers are written with SET. The other registers are incremented, and increments may take effect in
+/// any order.
 const REGISTERS: usize = 8;
 const READERS: usize = 3;
 

@@ -256,7 +256,7 @@ fn the_master_is_killed_under_load_and_the_server_goes_on_at_the_next_one() {
             if run == runs {
                 break;
             }
-            // The Sentinels permit the next failover only some time after the last one.
+            // The Sentinels permit the next failover only some time after the last failover.
             eventually("both replicas are there", HEALED_MAX, || {
                 let info = call(&mut connect(new), "INFO replication").text().unwrap();
                 info.matches("state=online").count() == 2
@@ -333,7 +333,7 @@ fn a_failover_that_is_asked_for_is_followed_also_by_a_server_that_is_idle() {
     let (_, text) = said(&refused.unwrap(), 1);
     assert!(text.contains("the Sentinels choose"), "{text}");
     let (out, _) = said(&promote(&["--store", &store]).output().unwrap(), 0);
-    // One Sentinel may learn of the failover later than the others.
+    // One Sentinel may learn of the failover later than the other Sentinels.
     eventually("another master is named", HEALED_MAX, || {
         world.master() != old
     });

@@ -1,5 +1,5 @@
 //! One front for three shards. Each shard has a chain, a server and a real Redis. Clients see one database, as with
-//! Redis Cluster. The death of a shard must not affect the others (`docs/spec/sharding.md`).
+//! Redis Cluster. The death of a shard must not affect the other shards (`docs/spec/sharding.md`).
 
 mod words;
 
@@ -31,7 +31,7 @@ const WAIT: Duration = Duration::from_secs(30);
 /// Keys of the first, second and third shard. Their slots are 5061, 7365 and 12182.
 const KEYS: [&str; 3] = ["bar", "c", "foo"];
 
-/// Starts three shards. The second one has two devices, the others have one.
+/// Starts three shards. The second shard has two devices; each other shard has one device.
 fn three(name: &str, deadline_ms: u64) -> Option<Shards> {
     three_with(name, deadline_ms, &[])
 }

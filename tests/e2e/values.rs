@@ -212,7 +212,7 @@ fn replies_of_several_mebibytes() {
 /// Appends one random command, or a transaction of several commands, to `out`. Returns the number of replies.
 fn any_command(random: &mut fastrand::Rng, out: &mut Vec<u8>) -> usize {
     let key = |random: &mut fastrand::Rng, kind: &str| format!("{kind}:{}", random.u8(..4));
-    // Sometimes the key has a value of another type, because the errors must be equal as well.
+    // Sometimes the key has a value of another type, because the errors must also be equal.
     let kind = |random: &mut fastrand::Rng, kind: &'static str| match random.u8(..12) {
         0 => ["s", "n", "l", "h", "z", "t"][random.usize(..6)],
         _ => kind,
@@ -289,7 +289,7 @@ fn any_command(random: &mut fastrand::Rng, out: &mut Vec<u8>) -> usize {
             write_command(out, &["MULTI"]);
             let mut count = 2;
             for _ in 0..random.usize(1..5) {
-                // A command that is invalid by itself aborts the transaction. The abort is compared as well.
+                // A command that is invalid by itself aborts the transaction. The abort is also compared.
                 let words: Vec<&str> = match random.u8(..6) {
                     0 => vec!["INCR", &counter],
                     1 => vec!["SET", &string, &value],
@@ -357,7 +357,7 @@ fn pipelines_of_a_thousand_answer_as_redis_does() {
         }
     }
     settle(&cluster).unwrap();
-    // Afterwards the data must be equal as well.
+    // Afterwards the data must also be equal.
     let mut other = Caller::new(cluster.redis().unwrap());
     for kind in ["s", "n", "l", "h", "z", "t"] {
         for number in 0..4 {

@@ -36,11 +36,11 @@ sys.path.insert(0, str(HERE.parent))
 sys.dont_write_bytecode = True
 from guest import CACHE, QEMU, ROOT, Trouble, archive, call, download, install_qemu, is_known, libraries, unpack  # noqa: E402
 
-# Kernels that are tried if no arguments are given. The second one is tried only if apt knows it.
+# Kernels that are tried if no arguments are given. The second kernel is tried only if apt knows it.
 USUAL, OTHER = "linux-image-amd64", "linux-image-6.12-amd64"
 # Time limits in seconds. On a busy machine, an emulated kernel needs up to a minute to start.
 BUILD_LIMIT, BOOT_LIMIT = 1200, 120
-# Lines that the output must have. Without them, an exit code of 0 proves nothing.
+# Lines that the output must have. Without these lines, an exit code of 0 proves nothing.
 NEEDED = (
     "load::an_update_is_acknowledged_by_the_kernel_alone",
     "load::what_it_costs_to_verify_is_told",

@@ -201,8 +201,8 @@ def tried(program, number, folder, seconds):
         start_new_session=True, preexec_fn=limited(seconds),
     )
     try:
-        # A test that only waits uses no CPU time, so the elapsed time is limited as well. The limit is long, because
-        # other programs may use all processors.
+        # A test that only waits uses no CPU time, so the elapsed time is also limited. The limit is long, because other
+        # programs may use all processors.
         code = process.wait(timeout=60 + 20 * seconds)
     except subprocess.TimeoutExpired:
         code = None

@@ -55,8 +55,7 @@ from guest import ROOT, Machine, Redis, Trouble, alone, download, free_port, ins
 OUT = ROOT / "target" / "nvdimm"
 KERNEL = "linux-image-amd64"
 MODULES = ("crc32c_generic", "nfit", "nd_pmem", "dax_pmem", "device_dax", "ext4", "virtio_pci", "virtio_net")
-# Size of each NVDIMM. Without its labels, it must be a multiple of 16 MiB, and so must the address of the second
-# NVDIMM.
+# Size of each NVDIMM. The size without the labels, and the address of the second NVDIMM, must be multiples of 16 MiB.
 NVDIMM_MIB, LABELS_MIB = 258, 2
 # Time limits in seconds. On a busy machine, an emulated kernel needs up to a minute to start.
 BOOT_LIMIT, CHECKS_LIMIT, SETTLE_LIMIT, START_LIMIT = 180, 400, 120, 30
@@ -79,7 +78,7 @@ PROCESSORS = {"max": "clwb", "max,-clwb": "clflushopt", "max,-clwb,-clflushopt":
 
 
 class Nvdimms(Machine):
-    """The guest's machine. While it is off, its persistent memory is kept."""
+    """The guest's machine. While the machine is off, its persistent memory is kept."""
 
     def __init__(self, kernel, guest, folder, ports):
         super().__init__(OUT, kernel, guest)
@@ -447,8 +446,8 @@ def main():
 
     good, line = alone(OUT, work)
     if arguments.unsafe:
-        # If a device finds its log older than the server's data, it reports the loss and ends. The report counts as a
-        # loss as well.
+        # If a device finds its log older than the server's data, it reports the loss and ends. The report also counts
+        # as a loss.
         good = "acknowledged was one of" in line or "taken off" in line or "the device on fsdax ended" in line
     print(f"{'ok    ' if good else 'FAILED'} {line}")
     return 0 if good else 1

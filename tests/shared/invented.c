@@ -170,7 +170,7 @@ static int run_sum(struct ctx *ctx, struct string **argv, int argc)
 }
 
 /* inv.store COUNT KEY ... INTO KEY: a write. The command reads the first keys, and writes the
- * last one. */
+ * last key. */
 static int run_store(struct ctx *ctx, struct string **argv, int argc)
 {
 	long long sum;

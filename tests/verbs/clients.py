@@ -128,7 +128,7 @@ class Contender(Client):
         self.number = 0
 
     def step(self):
-        """Makes one operation on a key that others use as well."""
+        """Makes one operation on a key that other clients also use."""
         kind = self.dice.choice(("r0", "r1", "r2", "c"))
         key = self.world.shared_key(self.shard, kind)
         self.number += 1

@@ -71,7 +71,7 @@ SLOTS = 8
 RUDE = 6
 # Path of the rude client's key in the guest, and the names of all clients with a key.
 RUDE_KEY, NAMES = "/etc/keys/rude.key", ("front0", "front1", "front2", "rude")
-# Size of each NVDIMM and of its labels, in MiB. Without its labels, an NVDIMM's size must be a multiple of 16 MiB.
+# Size of each NVDIMM and of its labels, in MiB. The size of an NVDIMM without its labels must be a multiple of 16 MiB.
 NVDIMM_MIB, LABELS_MIB = 130, 2
 # The line of the result about latency, which an emulated machine cannot measure.
 LATENCY = "latency: not measured, needs an RNIC; with one: pmnet-lab load --redis FRONT --clients 1 (docs/operate/verbs.md)"

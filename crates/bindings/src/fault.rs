@@ -42,7 +42,7 @@ pub enum Kind {
     Rows = -16,
     /// The stored rows belong to another shard.
     Shard = -17,
-    /// The batch was confirmed before, or is not the present one.
+    /// The batch was confirmed before, or is not the present batch.
     Order = -18,
     /// A reply is missing, was given twice, or was given for an update.
     Reply = -19,

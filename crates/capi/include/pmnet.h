@@ -120,7 +120,7 @@
 #define PMNET_E_SHARD -17
 
 /**
- * The batch was confirmed before, or is not the present one.
+ * The batch was confirmed before, or is not the present batch.
  */
 #define PMNET_E_ORDER -18
 
@@ -407,7 +407,7 @@ struct pmnet_batch {
          */
         const struct pmnet_item *items;
         /**
-         * Number of items. If it is 0, the program must only store rows.
+         * Number of items. If the number is 0, the program must only store rows.
          */
         size_t count;
 };
@@ -609,7 +609,7 @@ int pmnet_server_rows(struct pmnet_server server,
 
 /**
  * Fills in all rows, as they are after the present batch, in one blob (the watermark). The watermark is for a program
- * that stores a single value: the new value replaces the old one in the same transaction as the batch. The watermark
+ * that stores a single value: the new value replaces the old value in the same transaction as the batch. The watermark
  * takes time and space for all sessions at each batch: about 100 bytes for each session, and its last reply. If the
  * watermark is longer than 64 MiB, the result is PMNET_E_LENGTH, and the program must store rows.
  *
@@ -623,7 +623,7 @@ int pmnet_server_watermark(struct pmnet_server server,
  * Confirms the present batch: the program has stored it durably, together with its rows or its watermark. The devices
  * may then drop its entries, and clients get their replies.
  *
- * Fails with PMNET_E_ORDER if the batch was confirmed before, if it is not the present one, or if its rows were not
+ * Fails with PMNET_E_ORDER if the batch was confirmed before, if it is not the present batch, or if its rows were not
  * requested. Fails with PMNET_E_REPLY if a bypass has no reply.
  */
 int pmnet_server_done(struct pmnet_server server,

@@ -43,7 +43,7 @@ pub const PMNET_E_NO_ANSWER: c_int = -15;
 pub const PMNET_E_ROWS: c_int = -16;
 /// The stored rows belong to another shard.
 pub const PMNET_E_SHARD: c_int = -17;
-/// The batch was confirmed before, or is not the present one.
+/// The batch was confirmed before, or is not the present batch.
 pub const PMNET_E_ORDER: c_int = -18;
 /// A reply is missing, was given twice, or was given for an update.
 pub const PMNET_E_REPLY: c_int = -19;

@@ -102,7 +102,7 @@ pub struct pmnet_batch {
     pub number: u64,
     /// The items. The items belong to the library, and are valid until the batch is confirmed or given back.
     pub items: *const pmnet_item,
-    /// Number of items. If it is 0, the program must only store rows.
+    /// Number of items. If the number is 0, the program must only store rows.
     pub count: usize,
 }
 
@@ -142,7 +142,7 @@ impl SignalsBlocked {
     fn begin() -> SignalsBlocked {
         let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
         let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
-        // SAFETY: both sets can be written, and the first one is filled before it is read. Signals for faults of this
+        // SAFETY: both sets can be written, and the first set is filled before it is read. Signals for faults of this
         // thread itself are delivered even if they are blocked.
         unsafe {
             libc::sigfillset(all.as_mut_ptr());
@@ -376,7 +376,7 @@ pub unsafe extern "C" fn pmnet_server_rows(
 }
 
 /// Fills in all rows, as they are after the present batch, in one blob (the watermark). The watermark is for a program
-/// that stores a single value: the new value replaces the old one in the same transaction as the batch. The watermark
+/// that stores a single value: the new value replaces the old value in the same transaction as the batch. The watermark
 /// takes time and space for all sessions at each batch: about 100 bytes for each session, and its last reply. If the
 /// watermark is longer than 64 MiB, the result is PMNET_E_LENGTH, and the program must store rows.
 ///
@@ -408,7 +408,7 @@ pub unsafe extern "C" fn pmnet_server_watermark(
 /// Confirms the present batch: the program has stored it durably, together with its rows or its watermark. The devices
 /// may then drop its entries, and clients get their replies.
 ///
-/// Fails with PMNET_E_ORDER if the batch was confirmed before, if it is not the present one, or if its rows were not
+/// Fails with PMNET_E_ORDER if the batch was confirmed before, if it is not the present batch, or if its rows were not
 /// requested. Fails with PMNET_E_REPLY if a bypass has no reply.
 #[unsafe(no_mangle)]
 pub extern "C" fn pmnet_server_done(server: pmnet_server, batch: u64) -> c_int {

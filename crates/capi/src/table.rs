@@ -123,7 +123,7 @@ fn process_part() -> u64 {
     match kept.load(Ordering::Relaxed) {
         0 => {
             let part = counted_part();
-            // Another thread may store this number too, at the same time.
+            // Another thread may store the same number at the same time.
             kept.store(part, Ordering::Relaxed);
             part
         }

@@ -36,7 +36,7 @@ pub struct ClientNode {
     keys: Option<Latter<FrontKey>>,
     /// The local address of the socket, with port 0.
     any: SocketAddr,
-    /// Event counters of the sockets before the present one.
+    /// Event counters of the sockets that were replaced.
     before: SocketCounters,
     /// Time of the first packet that was sent after the last answer, or after the last change of the port.
     unanswered: Option<Time>,
@@ -165,7 +165,7 @@ impl ClientNode {
         std::mem::take(&mut self.is_other)
     }
 
-    /// Changes the port if no answer arrives at the present one.
+    /// Changes the port if no answer arrives at the present port.
     fn leave_port(&mut self, now: Time) {
         let Some(since) = self.unanswered else {
             return;
@@ -289,8 +289,8 @@ impl ClientNode {
         Ok((total, true))
     }
 
-    /// From now on, uses the key in `keys`, and checks at each flush for a new one (`docs/spec/keys.md` §7). Must be
-    /// called before the first session is opened.
+    /// From now on, uses the key in `keys`, and checks at each flush whether `keys` has a new key (`docs/spec/keys.md`
+    /// §7). Must be called before the first session is opened.
     pub fn follow_keys(&mut self, keys: &Latest<FrontKey>) {
         let (present, latter) = keys.follow();
         self.machine.rekey(Time(0), present);

@@ -145,7 +145,8 @@ impl Polled {
 
     /// Makes the descriptor readable at this time, or earlier.
     fn set(&mut self, at: Option<Time>, now: Time) -> io::Result<()> {
-        // The timer's descriptor is never read. After it has expired, it stays readable until it is set again.
+        // The timer's descriptor is never read. After the timer has expired, the descriptor stays readable until the
+        // timer is set again.
         if self.set == at {
             return Ok(());
         }
@@ -189,8 +190,8 @@ impl Session {
         })
     }
 
-    /// Returns the descriptor that the caller must poll. When it is readable, the caller must call [`Session::next`]
-    /// until it returns `None`. The descriptor stays valid for the whole session.
+    /// Returns the descriptor that the caller must poll. When the descriptor is readable, the caller must call
+    /// [`Session::next`] until it returns `None`. The descriptor stays valid for the whole session.
     ///
     /// # Errors
     /// The operating system has no free descriptor.
@@ -339,7 +340,7 @@ impl Session {
     }
 
     /// Returns a call that has already ended. Does not send or receive. If one [`Session::next`] has ended several
-    /// calls, the caller takes the others with this function.
+    /// calls, the caller takes the remaining calls with this function.
     pub fn more(&mut self) -> Option<Finished> {
         self.finished.pop_front()
     }
@@ -433,9 +434,9 @@ impl Session {
         Ok(())
     }
 
-    /// From now on, while a call blocks, `is_over` is called at each signal and several times a second. If it returns
-    /// true, the call ends with [`SessionError::Interrupted`]. [`Session::next`] does not call `is_over`, because
-    /// `next` returns at each signal.
+    /// From now on, while a call blocks, `is_over` is called at each signal and several times a second. If `is_over`
+    /// returns true, the call ends with [`SessionError::Interrupted`]. [`Session::next`] does not call `is_over`,
+    /// because `next` returns at each signal.
     pub fn give_up_if(&mut self, is_over: impl FnMut() -> bool + Send + 'static) {
         self.give_up = Some(GiveUp(Box::new(is_over)));
     }

@@ -441,7 +441,7 @@ impl Keeper {
 }
 
 /// Returns whether the device is a member of the chain, has another log than before, and was not declared stopped. The
-/// server would refuse such a device. If it had a lease, it would seem alive, and no controller could leave it out.
+/// server would refuse such a device. With a lease, the device would seem alive, and no controller could leave it out.
 fn has_lost_its_log(shard: &Shard, row: &Row, id: u32, facts: Facts) -> bool {
     let is_member = shard.plan.as_ref().is_some_and(|plan| {
         let is_joining = plan.joiner() == Some(id);

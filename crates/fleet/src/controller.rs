@@ -89,7 +89,7 @@ impl Controller {
     /// faster, the result is [`Advice::Well`].
     ///
     /// # Errors
-    /// A text: etcd does not answer, or a key has an unexpected value. The step may have been taken all the same.
+    /// A text: etcd does not answer, or a key has an unexpected value. Nevertheless the step may have been taken.
     pub fn turn(&mut self) -> Result<Advice, String> {
         let shard = Shard::read(&mut self.etcd, &self.names)?;
         let now = self.clock.now();

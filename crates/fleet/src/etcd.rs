@@ -104,7 +104,7 @@ pub struct Storage {
     pub version: String,
     /// Size of the database file in bytes. etcd compares this size with the quota.
     pub bytes: u64,
-    /// Bytes of the file that are in use. New data may use the rest.
+    /// Bytes of the file that are in use. New data may use the other bytes.
     pub used: u64,
     /// The quota of the database file in bytes; `None`: unknown.
     pub quota: Option<u64>,

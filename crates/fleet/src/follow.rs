@@ -33,7 +33,7 @@ pub struct FollowConfig {
 
 /// Returns the addresses of a shard's devices. First come the devices of the wanted chain, head first, then the other
 /// devices that have a lease (spares). The list has at most as many addresses as a chain can have devices. All
-/// addresses are of the same family as the first one.
+/// addresses are of the same family as the first address.
 #[must_use]
 pub fn whereabouts(shard: &Shard) -> Vec<SocketAddr> {
     let mut found: Vec<SocketAddr> = Vec::new();

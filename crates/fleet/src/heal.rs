@@ -16,8 +16,8 @@ use crate::shard::{Row, Shard};
 pub enum Step {
     /// The chain that the devices serve becomes the plan in etcd.
     Adopt(Plan),
-    /// Writes the word *stopped* about a device, if this lease is still its last one. `beside`: the device that
-    /// continues.
+    /// Writes the word *stopped* about a device, if this lease is still the device's last lease. `beside`: the device
+    /// that continues.
     Stop {
         /// Id of the device.
         device: u32,
@@ -194,7 +194,7 @@ fn left_out(shard: &Shard, plan: &Plan, present: &Present<'_>) -> Option<Step> {
     })
 }
 
-/// Returns the step that notes in the plan that a device which joined now holds everything.
+/// If a device that joined now holds everything, returns the step that notes this in the plan.
 fn noted(shard: &Shard, plan: &Plan) -> Option<Step> {
     let mut noted = plan.clone();
     for place in &mut noted.places {

@@ -1,7 +1,7 @@
 //! Checks and compacts the history that etcd keeps.
 //!
-//! etcd keeps every value of a key until its history is *compacted*. When its database has reached the quota, etcd
-//! accepts no writes. Each renewal of a lease writes a new value. So the history must be compacted: by etcd itself
+//! etcd keeps every value of a key until its history is *compacted*. When the database of etcd has reached the quota,
+//! etcd accepts no writes. Each renewal of a lease writes a new value. So the history must be compacted: by etcd itself
 //! (`--auto-compaction-retention`), or by a controller with the setting for it. The setting is off by default, because
 //! compaction affects all users of an etcd. A controller without the setting checks whether etcd compacts, and warns if
 //! it does not.

@@ -87,7 +87,7 @@ impl Shard {
         Ok(shard)
     }
 
-    /// Reads the shard once. If one endpoint does not answer, asks the others.
+    /// Reads the shard once. If one endpoint does not answer, asks the other endpoints.
     ///
     /// # Errors
     /// As for [`Shard::read`]. The error is that of the last endpoint.

@@ -67,7 +67,7 @@ static __always_inline bool feed(struct xdp_md *ctx)
 	    bpf_xdp_adjust_tail(ctx, (int)length - ETH_HLEN) ||
 	    bpf_xdp_store_bytes(ctx, 0, packet->frame, length))
 		return false;
-	/* An atomic add is a full barrier. After it the packet is in the cache, as a packet is after DMA. */
+	/* An atomic add is a full barrier. After the add, the packet is in the cache, as a packet is after DMA. */
 	__sync_fetch_and_add(next, 1);
 	return true;
 }

@@ -230,7 +230,7 @@ fn speak_tls(socket: Socket, host: &str, query: &str) -> anyhow::Result<Stream<S
     Ok(stream)
 }
 
-/// Returns the error. If its cause is a certificate, adds advice.
+/// Returns the error. If the cause of the error is a certificate, adds advice.
 fn told(error: std::io::Error) -> anyhow::Error {
     match Distrust::of(&error) {
         Some(why) => anyhow!("{}", why.sentence(FLAGS)),

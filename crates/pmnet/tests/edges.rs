@@ -1,4 +1,4 @@
-//! Checks which crates depend on which. The list has all allowed dependencies, and there must be no others.
+//! Checks which crates depend on which. The list has all allowed dependencies. Any other dependency is an error.
 //! ARCHITECTURE.md shows those of the product.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -177,7 +177,8 @@ impl Client {
         })
     }
 
-    /// Starts a request, and does not wait. When it has ended, next() returns an event with this token and the reply.
+    /// Starts a request, and does not wait. When the request has ended, next() returns an event with this token and the
+    /// reply.
     #[pyo3(signature = (token, payload, *, key=None, read_only=false))]
     fn bypass_start(
         &self,

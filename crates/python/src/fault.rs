@@ -3,8 +3,8 @@
 use pmnet_bindings::Fault;
 use pyo3::prelude::*;
 
-/// Returns the Python part of the package, as it is imported now. If it was imported again, its classes are new
-/// objects.
+/// Returns the Python part of the package, as it is imported now. If the package was imported again, its classes are
+/// new objects.
 pub(crate) fn base(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
     py.import("pmnet._base")
 }

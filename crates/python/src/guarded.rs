@@ -1,4 +1,5 @@
-//! The native part of an object. Until it is closed, one thread at a time can use it, in the process that opened it.
+//! The native part of an object. Until the object is closed, one thread at a time can use it, in the process that
+//! opened it.
 
 use crate::fault::raised;
 use pmnet_bindings::{Fault, Kind};

@@ -22,8 +22,8 @@ use pyo3::sync::PyOnceLock;
 /// own.
 static HOME: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
 
-/// Refuses a second interpreter in the process. Not every version of Python does so by itself, and the classes belong
-/// to the first interpreter.
+/// Refuses a second interpreter in the process. Some versions of Python do not refuse it by themselves, and the classes
+/// belong to the first interpreter.
 fn keep_to_one_interpreter(py: Python<'_>) -> PyResult<()> {
     let here = py.import("builtins")?;
     let home = HOME.get_or_init(py, || here.clone().unbind());

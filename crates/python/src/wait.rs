@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Waits until `once` returns a value, at most for this time (`None`: without limit). `once` must not wait longer than
-/// its argument. Signal handlers run meanwhile. If one of them raises an exception, this function fails with the
+/// its argument. Signal handlers run meanwhile. If a handler raises an exception, this function fails with the
 /// exception.
 pub(crate) fn until<T: Send, E: Into<Fault> + Send>(
     py: Python<'_>,

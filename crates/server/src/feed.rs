@@ -1,9 +1,9 @@
 //! Reads the log of the tail device directly, if the device is on the same computer. The log then serves as the
 //! server's receive queue.
 //!
-//! In this mode the device announces new entries: it sends only the newest one. The server reads the entries from its
-//! own last order up to the announced order in the log, and checks each like a datagram. If an entry is no longer in
-//! the log, the machine requests it from the device, as usual.
+//! In this mode the device announces new entries by sending only the newest entry. The server reads the entries from
+//! its own last order up to the announced order in the log, and checks each like a datagram. If an entry is no longer
+//! in the log, the machine requests it from the device, as usual.
 
 use crate::node::ServerNode;
 use crate::store::Store;

@@ -25,8 +25,8 @@ pub struct Batch {
     pub origins: Vec<Option<Origin>>,
     /// For each effect, its session and its position in the session, for a store that needs them. Empty: unknown.
     pub sources: Vec<Source>,
-    /// Order up to which the log is applied after this batch; `None` if the batch does not change it. The records
-    /// contain this order as well.
+    /// Order up to which the log is applied after this batch; `None` if the batch does not change it. The records also
+    /// contain this order.
     pub upto: Option<u64>,
     /// Changes of records. Each key occurs at most once.
     pub records: Vec<RecordChange>,
@@ -85,15 +85,15 @@ pub trait Store: Send {
     fn load(&mut self) -> Result<Vec<(RecordKey, Bytes)>, StoreError>;
 
     /// Applies the batch and its records atomically and durably. Returns the number of effects that the store rejected
-    /// permanently (malformed or failing commands). A rejected effect does not change the data, and the rest of the
-    /// batch is applied. If an effect fails for a temporary reason, the whole batch fails with `Retry`.
+    /// permanently (malformed or failing commands). A rejected effect does not change the data, and the other effects
+    /// of the batch are applied. If an effect fails for a temporary reason, the whole batch fails with `Retry`.
     ///
     /// # Errors
     /// [`StoreError`]. After `Retry`, `load` shows whether the batch was applied.
     fn apply(&mut self, batch: &Batch) -> Result<u64, StoreError>;
 
     /// Executes the requests in order. Appends one reply (RESP bytes) for each request to `replies`. Returns only after
-    /// the state that the replies show is as durable as configured. If it fails, `replies` has the replies to the
+    /// the state that the replies show is as durable as configured. If the call fails, `replies` has the replies to the
     /// requests that were certainly executed.
     ///
     /// # Errors
@@ -101,9 +101,9 @@ pub trait Store: Send {
     fn execute(&mut self, requests: &[Request], replies: &mut Vec<Bytes>)
     -> Result<(), StoreError>;
 
-    /// Returns the name of the store process that was loaded last. Each start of the store process has another name,
-    /// and so has each copy of the store. `None`: the store cannot be exchanged for another one, or it accepts no
-    /// writes now.
+    /// Returns the name of the store process that was loaded last. Each start of the store process has another name.
+    /// Each copy of the store also has another name. `None`: the store cannot be exchanged for another one, or it
+    /// accepts no writes now.
     fn identity(&self) -> Option<Bytes> {
         None
     }
@@ -158,7 +158,7 @@ pub trait Store: Send {
     }
 
     /// Returns the kinds of payloads that this store accepts. The store skips updates with other payloads. The result
-    /// is always the same.
+    /// never changes.
     fn payloads(&self) -> Payloads {
         Payloads::COMMANDS
     }

@@ -73,7 +73,8 @@ impl Stream {
         peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.ip())
     }
 
-    /// Returns whether a TLS handshake is in progress. Until its end, the client may have no certificate.
+    /// Returns whether a TLS handshake is in progress. Until the handshake has ended, it is unknown whether the client
+    /// has a certificate.
     fn is_handshaking(&self) -> bool {
         matches!(self, Stream::Tls(stream) if stream.is_handshaking())
     }
@@ -255,7 +256,7 @@ impl Connection {
             }
     }
 
-    /// Returns the client's host, if the connection may be displaced by a new one. `None`: the client has shown a
+    /// Returns the client's host, if a new connection may displace this connection. `None`: the client has shown a
     /// certificate, or the connection is new.
     pub fn stranger(&self, now: Instant) -> Option<IpAddr> {
         let settled = now.duration_since(self.began) >= UNDISTURBED;

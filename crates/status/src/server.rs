@@ -336,7 +336,7 @@ impl Port {
         true
     }
 
-    /// Returns the connection that a new one must displace. `None`: all connections may stay.
+    /// Returns the connection that a new connection must displace. `None`: all connections may stay.
     fn stranger(&self, now: Instant) -> Option<usize> {
         let strangers = self.connections.iter();
         let strangers = strangers.filter_map(|(number, it)| Some((*number, it.stranger(now)?)));

@@ -13,7 +13,7 @@ impl Secret {
         Secret(Arc::new(RwLock::new(bytes.into())))
     }
 
-    /// Replaces the password. The next login uses the new one.
+    /// Replaces the password. The next login uses the new password.
     pub fn replace(&self, bytes: &[u8]) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = bytes.into();
     }

@@ -482,8 +482,8 @@ impl World {
         Ok(())
     }
 
-    /// Returns the device at this place of the chain. If it already has a fault, returns the next device without a
-    /// fault.
+    /// Returns the device at this place of the chain. If this device already has a fault, returns the next device
+    /// without a fault.
     fn device_at(&self, place: Place) -> anyhow::Result<usize> {
         let state = self.state_when(READY_MAX, |state| !state.chain().is_empty())?;
         let mut order = state.chain();

@@ -141,7 +141,7 @@ impl World {
         let whole = format!(r#""places":{ids},"#);
         eventually("the chain is as long as it was", HEALED_MAX, || {
             let status = self.status();
-            // All devices must serve the same epoch, and each must have a place.
+            // All devices must serve the same epoch, and each device must have a place in the chain.
             let epochs = status.split(r#""epoch":"#).skip(1);
             let epochs: Vec<&str> = epochs.filter_map(|rest| rest.split(',').next()).collect();
             status.matches(&whole).count() == ids
@@ -187,7 +187,7 @@ pub fn tell(what: &str, all: &Acknowledged, killed: Instant) {
     tell_within(GAP_MAX, what, all, killed);
 }
 
-/// Does the same as [`tell`], with another limit.
+/// Prints and checks as [`tell`] does, with another limit.
 pub fn tell_within(most: Duration, what: &str, all: &Acknowledged, killed: Instant) {
     let (_, last) = all.last().expect("something was acknowledged");
     let gap = gap(all, killed, *last);

@@ -101,8 +101,8 @@ fn two_servers(world: &mut World) -> (Process, Caller) {
     (other, Caller::new(world.cluster.endpoint().unwrap()))
 }
 
-/// Two servers with different addresses have the same store. When the first one is killed, the standby server takes
-/// over, and the chain sends to it.
+/// Two servers with different addresses have the same store. When the first server is killed, the standby server takes
+/// over, and the chain sends to the standby server.
 #[test]
 fn a_server_is_killed_and_the_one_that_stands_by_takes_over() {
     let Some(mut world) = World::start("standby", 2) else {
@@ -149,9 +149,9 @@ fn a_server_is_killed_and_the_one_that_stands_by_takes_over() {
     assert!(!other.stderr().contains("panicked"));
 }
 
-/// A server is stopped, another server serves, and later the first one serves again. The first server must not report
-/// its old state to any device. (Regression test: it told the devices that the store had lost data, and all of them
-/// ended.)
+/// A server is stopped, another server serves, and later the first server serves again. The first server must not
+/// report its old state to any device. Regression test: the first server told the devices that the store had lost data,
+/// and all devices ended.
 #[test]
 fn a_server_that_slept_through_the_turn_of_another_one_begins_anew_when_it_gets_its_own() {
     let Some(mut world) = World::start("sleeps", 2) else {

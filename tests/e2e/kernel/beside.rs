@@ -1,5 +1,5 @@
 //! Two devices of two shards at one interface, each with a process of its own. While one device fails in any way, the
-//! other must answer.
+//! other device must answer.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -65,8 +65,8 @@ fn two_shards_at_one_interface() {
             kills += 1;
         });
         assert!(kills >= 3, "{kills} kills");
-        // One device is removed. The other one stays in the kernel without a process. With a process, this device could
-        // open its session again, because the session was idle during the load.
+        // One device is removed. The other device stays in the kernel without a process. With a process, this device
+        // could open its session again, because the session was idle during the load.
         writers[0].sets(10, 1);
         world.kill("device");
         world.stop("beside");

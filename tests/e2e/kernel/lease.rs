@@ -259,7 +259,7 @@ fn in_a_switch_too_the_kernel_is_silent_behind_its_lease_and_answers_when_there_
 }
 
 /// The head of a chain of two devices was left out. The old head comes back as a spare, in a new process or in its old
-/// one, and later it remains alone.
+/// process. Later the old head is the only remaining device.
 fn comes_back(mut plan: Plan) {
     (plan.followers, plan.fleet) = (1, true);
     let Some(mut world) = World::start(plan) else {
@@ -297,7 +297,7 @@ fn comes_back(mut plan: Plan) {
             }
             eventually("there are two again", READY_MAX, || {
                 let status = world.fleet_status();
-                // Each device must have a place, and all must serve the same epoch.
+                // Each device must have a place in the chain, and all devices must serve the same epoch.
                 let epochs = status.split(r#""epoch":"#).skip(1);
                 let epochs: Vec<&str> = epochs.filter_map(|rest| rest.split(',').next()).collect();
                 status.matches(r#""places":2,"#).count() == 2

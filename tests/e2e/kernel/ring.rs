@@ -81,7 +81,7 @@ fn world(ipv6: bool) -> Option<World> {
     World::without_device(plan)
 }
 
-/// Starts devices at these addresses of one machine. Each device sends to the next one, and the last device sends to
+/// Starts devices at these addresses of one machine. Each device sends to the next device, and the last device sends to
 /// `end`.
 fn wire(world: &mut World, addresses: &[SocketAddr], end: SocketAddr) {
     for (index, listen) in addresses.iter().enumerate() {

@@ -142,7 +142,7 @@ fn pings_are_answered() {
         raw.send(&request).unwrap();
         let mut buffer = vec![0; 65_536];
         let deadline = Instant::now() + WAIT_MAX;
-        // Other ICMP messages may arrive as well.
+        // Other ICMP messages may also arrive.
         let reply = loop {
             assert!(Instant::now() < deadline, "no answer to {len} bytes");
             let len = raw.read(&mut buffer).expect("an answer");

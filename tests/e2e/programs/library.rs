@@ -18,8 +18,8 @@ use crate::common::{self, skip};
 const RUN_MAX: Duration = Duration::from_secs(100);
 /// Time between two kills.
 const LIFE: Duration = Duration::from_millis(40);
-/// Minimum number of kills of the program during one client's work. After them, the device is
-/// killed as well.
+/// Minimum number of kills of the program during one client's work. After these kills, the device
+/// is killed too.
 const KILLS_MIN: u32 = 4;
 
 pub fn source() -> &'static Path {

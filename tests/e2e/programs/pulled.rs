@@ -463,7 +463,7 @@ fn clients_of_a_program_get_no_session_from_the_shard_of_a_redis() {
     get_no_session("foreign-program", StoreKind::Redis);
 }
 
-/// A device that is also the server states as well which payloads it accepts.
+/// A device that is also the server also states which payloads it accepts.
 #[test]
 fn clients_of_a_program_get_no_session_from_a_device_with_a_store() {
     get_no_session("foreign-region", StoreKind::Region);

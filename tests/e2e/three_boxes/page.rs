@@ -12,7 +12,7 @@ pub struct Block {
     pub first: Option<String>,
     /// The text that the output must contain, at once or after a while.
     pub expect: Option<String>,
-    /// The file that the test copies from this machine to the others.
+    /// The file that the test copies from this machine to the other machines.
     pub copies: Option<String>,
     /// The moment at which the block must be run; `None`: when its turn on the page comes.
     pub when: Option<String>,

@@ -94,7 +94,7 @@ static void put(int fd, const void *from, size_t len)
 		die("write", 0);
 }
 
-/* The transaction: a new durable file replaces the old one. */
+/* The transaction: a new durable file replaces the old file. */
 static void commit(const char *path, const void *watermark, size_t len)
 {
 	char other[4096], folder[4096] = ".";

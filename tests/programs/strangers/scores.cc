@@ -57,7 +57,7 @@ public:
 		}
 	}
 
-	// The transaction: a new durable file replaces the old one.
+	// The transaction: a new durable file replaces the old file.
 	void commit() const
 	{
 		std::ostringstream text;

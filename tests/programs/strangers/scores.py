@@ -41,7 +41,7 @@ class Store:
                 self.rows[key] = value
 
     def commit(self):
-        """The transaction: a new durable file replaces the old one."""
+        """The transaction: a new durable file replaces the old file."""
         rows = {key.hex(): value.hex() for key, value in self.rows.items()}
         with open(self.path + ".new", "w", encoding="utf-8") as file:
             json.dump([self.scores, rows], file)

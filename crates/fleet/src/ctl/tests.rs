@@ -139,7 +139,7 @@ fn what_cannot_be_had_is_refused_with_a_sentence() {
         status: None,
     });
     assert!(refused(&alone, REMOVE_2).contains("the server is gone"));
-    // The two other devices are ordered to leave as well.
+    // The two other devices are also ordered to leave.
     let mut all = three();
     for id in [1, 3] {
         all.rows.get_mut(&id).unwrap().wish.leaves = true;

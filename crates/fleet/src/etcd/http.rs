@@ -21,7 +21,7 @@ const FULL: &str = "database space exceeded";
 /// Path of etcd's call about alarms.
 pub(super) const ALARM: &str = "maintenance/alarm";
 
-/// Longest time for a second connection, which asks for the reason why the first one failed.
+/// Longest time for a second connection, which asks for the reason why the first connection failed.
 const WHY_MAX: Duration = Duration::from_millis(200);
 
 /// Names of the flags in the error texts.

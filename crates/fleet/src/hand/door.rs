@@ -2,8 +2,8 @@
 //! length and time.
 //!
 //! A silent connection does not delay the others, because the thread reads all connections by turns, each for a short
-//! time. If there are too many connections, the door closes one: the oldest connection of the host that has the most.
-//! So a new connection always finds a place.
+//! time. If there are too many connections, the door closes the oldest connection of the host that has the most
+//! connections. So a new connection always finds a place.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -210,8 +210,8 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
         }
     }
 
-    /// Closes one connection: the oldest one of the host that has the most. So a host cannot displace a host that has
-    /// fewer connections. Returns false if there is no connection.
+    /// Closes one connection: the oldest connection of the host that has the most connections. So a host cannot
+    /// displace a host that has fewer connections. Returns false if there is no connection.
     fn make_room(&mut self) -> bool {
         let first = place_to_give_up(self.callers.iter().map(|caller| caller.from));
         first.is_some_and(|at| self.callers.remove(at).is_some())

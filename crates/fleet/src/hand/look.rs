@@ -74,7 +74,7 @@ pub fn look(
     }
 }
 
-/// Asks all addresses at the same time, so several silent processes take no longer than one.
+/// Asks all addresses at the same time, so several silent processes take no longer than one silent process.
 fn who(
     at: &[SocketAddr],
     key: Option<&ClusterKey>,

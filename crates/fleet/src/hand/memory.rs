@@ -193,7 +193,7 @@ mod tests {
         };
         let with_id = "--next 10.0.0.2:51000 --next-id 3";
         assert_eq!(memory(Some(1)).flags_of((next, Some(3))), with_id);
-        // The server can be the next hop as well. The id of the server is 0.
+        // The server can also be the next hop. The id of the server is 0.
         assert!(memory(Some(1)).flags_of((next, Some(0))).ends_with(" 0"));
         // A device without keys gets the id from `pmnet ctl`, and refuses --next-id.
         let without = "--next 10.0.0.2:51000";

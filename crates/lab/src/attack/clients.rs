@@ -132,7 +132,7 @@ pub fn read(
     Ok(reads)
 }
 
-/// Calls on the kept connection, or on a new one if there is none. `None`: no answer came, and the connection is
+/// Calls on the kept connection, or on a new connection if none was kept. `None`: no answer came, and the connection is
 /// dropped.
 fn call(kept: &mut Option<Client>, endpoint: SocketAddr, command: &[&str]) -> Option<Reply> {
     let mut client = match kept.take() {

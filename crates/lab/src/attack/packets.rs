@@ -265,8 +265,8 @@ fn forge(random: &mut fastrand::Rng, base: &Datagram, own: Option<FrontKey>) -> 
     }
 }
 
-/// A pattern of bits. If these bits of a payload are inverted, at any place, the checksum stays the same: they are the
-/// polynomial of CRC-32C, highest power first.
+/// A pattern of bits: the polynomial of CRC-32C, highest power first. If these bits of a payload are inverted, at any
+/// place, the checksum does not change.
 const UNNOTICED: u64 = 1 | 0x82f6_3b78 << 1;
 /// Number of bytes that the pattern covers.
 const UNNOTICED_BYTES: usize = 5;

@@ -90,8 +90,8 @@ fn one(
         let summary = run(&options, Hooks::default(), stop)?;
         Ok((summary, cpu_ns(std::process::id()).saturating_sub(own)))
     })?;
-    // Operations that were acknowledged early are applied later. Their CPU time belongs to this measurement, and they
-    // must not disturb the next one.
+    // Operations that were acknowledged early are applied later. Their CPU time belongs to this measurement, and the
+    // operations must not disturb the next measurement.
     let loaded = Instant::now();
     running.settle()?;
     rounds.drain = rounds.drain.max(loaded.elapsed());

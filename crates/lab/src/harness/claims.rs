@@ -3,9 +3,9 @@
 //!
 //! A port that was just found free may be taken before it is used. So a process first *claims* the number. The claim
 //! excludes all other processes of the network namespace, which is usually the machine. The claim is an abstract Unix
-//! socket whose name contains the number. The claim lasts as long as [`Port`] exists. If its owner is killed, the
-//! kernel removes the socket. The numbers are below the range from which the kernel assigns ports automatically.
-//! Otherwise a client's socket could take the port of a process that is killed and restarted.
+//! socket whose name contains the number. The claim lasts as long as [`Port`] exists. If the owner of the socket is
+//! killed, the kernel removes the socket. The numbers are below the range from which the kernel assigns ports
+//! automatically. Otherwise a client's socket could take the port of a process that is killed and restarted.
 //!
 //! A claim excludes only processes that use claims. So a process that waits for a server must still check that it
 //! reaches the server that it started.
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 const FIRST: u16 = 10_000;
 /// The end of the range. By default Linux assigns no number below it automatically.
 const END: u16 = 32_000;
-/// If fewer numbers than this can be claimed, the numbers of the kernel's own range are used as well.
+/// If fewer numbers than this can be claimed, the numbers of the kernel's own range are also used.
 const RANGE_MIN: u16 = 1_000;
 
 /// Interval at which a waiting process checks whether its turn has come.

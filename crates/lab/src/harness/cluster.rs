@@ -65,7 +65,7 @@ impl Medium {
 pub struct Topology {
     /// The kind of database.
     pub store: StoreKind,
-    /// URL of a running database, which the server uses. If it is set, no database is started.
+    /// URL of a running database, which the server uses. If a URL is given, no database is started.
     pub store_url: Option<String>,
     /// Size of a packet store or a region; `None`: a size that is enough for a run under load.
     pub store_size: Option<&'static str>,

@@ -48,7 +48,7 @@ pub struct Namespace(String);
 
 impl Namespace {
     /// Moves the calling thread into this namespace. Processes that the thread starts from now on
-    /// run in it as well.
+    /// also run in this namespace.
     ///
     /// # Errors
     /// Fails if the kernel refuses the operation.
@@ -160,8 +160,8 @@ impl Namespaces {
         Ipv4Addr::new(a, b, c, 2)
     }
 
-    /// Moves the calling thread into the hub. Processes that the thread starts from now on run in
-    /// the hub as well.
+    /// Moves the calling thread into the hub. Processes that the thread starts from now on also run
+    /// in the hub.
     ///
     /// # Errors
     /// Fails if the kernel refuses the operation.

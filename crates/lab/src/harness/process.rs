@@ -169,7 +169,7 @@ impl Process {
 
     /// Returns whether a reply to INFO comes from this process, and says that its data is loaded.
     fn is_own_redis(&self, info: &Reply) -> bool {
-        // Each program that starts this process replaces itself by it, so the process id stays the same.
+        // The programs that start this program replace themselves by it (exec), so the process id does not change.
         let (Some(id), Reply::Bulk(info)) = (self.id(), info) else {
             return false;
         };

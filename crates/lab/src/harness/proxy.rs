@@ -17,7 +17,7 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use std::os::fd::AsRawFd;
 
-/// Maximum number of senders. If there are more, the proxy forgets the oldest one.
+/// Maximum number of senders. If there are more senders, the proxy forgets the oldest sender.
 const SENDERS_MAX: usize = 256;
 /// Maximum number of datagrams that are delayed at a time. Further datagrams are forwarded at once.
 const HELD_MAX: usize = 256;

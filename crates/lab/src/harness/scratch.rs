@@ -19,7 +19,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes both folders. `parent` is the parent of the folder on disk, and is made if it does not exist.
+    /// Makes both folders. `parent` is the parent of the folder on disk. If `parent` does not exist, it is made.
     ///
     /// # Errors
     /// Returns the error of the file system, with the path.

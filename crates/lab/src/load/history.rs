@@ -85,7 +85,7 @@ pub struct HistoryFile {
 }
 
 impl HistoryFile {
-    /// Creates the file. If it exists, empties it.
+    /// Creates the file. If the file exists, empties it.
     ///
     /// # Errors
     /// Fails if the file system fails; the error has the path.

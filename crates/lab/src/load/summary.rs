@@ -131,7 +131,7 @@ impl Recorder {
         }
     }
 
-    /// Counts an error text. If there are already too many different texts, ignores a new one.
+    /// Counts an error text. If there are already too many different texts, ignores a new text.
     pub fn error(&mut self, text: &str) {
         if self.errors.contains_key(text) || self.errors.len() < ERRORS_MAX {
             *self.errors.entry(text.to_owned()).or_default() += 1;

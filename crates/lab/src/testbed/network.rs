@@ -140,7 +140,7 @@ impl Network {
         Ok(())
     }
 
-    /// Moves the calling thread into a node. Processes that the thread starts from now on run in the node as well.
+    /// Moves the calling thread into a node. Processes that the thread starts from now on also run in the node.
     ///
     /// # Errors
     /// Fails if the layout has no such node, or the kernel refuses the operation.

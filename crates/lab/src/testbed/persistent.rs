@@ -30,9 +30,10 @@ const END_MAX: Duration = Duration::from_secs(3);
 /// Interval at which `down` checks whether these programs have ended.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Makes the testbed (see [`Layout::new`]). If this binary [has](plain::is_built) the program for it, the ends that
-/// face the server accept packets that their peer transmits from XDP. The other ends stay free for a device in the
-/// kernel. If `chain` is set, all ends of devices stay free.
+/// Makes the testbed (see [`Layout::new`]). If this binary [has](plain::is_built) an XDP program that passes all
+/// packets, it attaches this program to the ends that face the server. These ends then accept packets that their peer
+/// transmits from XDP. The other ends stay free for a device in the kernel. If `chain` is set, all ends of devices stay
+/// free.
 ///
 /// # Errors
 /// Fails if this process cannot make a testbed ([`refusal`]), if the testbed exists already, or if `ip`, `ethtool` or

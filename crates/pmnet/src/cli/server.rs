@@ -36,7 +36,7 @@ use crate::status::{self, ServerBoard, ServerWriter};
 /// from the store.
 const SPIN_US: u64 = 0;
 
-/// Interval at which a standby server checks whether it may serve. While it waits, it logs a message at most once in
+/// Interval at which a standby server checks whether it may serve. A waiting server logs a message at most once in
 /// [`PATIENCE`].
 const LOOK: Duration = Duration::from_millis(200);
 const PATIENCE: Duration = Duration::from_secs(5);

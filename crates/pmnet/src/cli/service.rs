@@ -12,7 +12,7 @@ use pmnet_cli::Reload;
 use pmnet_status::Shown;
 use sd_notify::NotifyState;
 
-/// Longest interval of the messages to the watchdog, even if the manager permits a longer one.
+/// Longest interval of the messages to the watchdog, even if the manager permits a longer interval.
 const SIGN_MAX: Duration = Duration::from_secs(10);
 
 fn say(states: &[NotifyState<'_>]) {

@@ -94,7 +94,7 @@ pub fn main(args: &StatusArgs) -> anyhow::Result<bool> {
     for name in &names {
         match Status::read(name) {
             Ok(status) => all.push(status),
-            // If one device cannot be read, the others are shown all the same.
+            // If one device cannot be read, the other devices are still shown.
             Err(error) if args.name.is_none() => notice(&format!("{name}: {error}")),
             Err(error) => return Err(error.into()),
         }

@@ -110,7 +110,7 @@ struct Case {
 }
 
 impl Case {
-    /// Adds a part. If it is too long, only its beginning or its end is kept, as `keep` says.
+    /// Adds a part. If the part is too long, only its beginning or its end is kept, as `keep` says.
     fn add(
         &mut self,
         name: &str,

@@ -8,8 +8,8 @@ use rustix::io::Errno;
 use super::netlink::{self, Attached, Features, Link};
 use super::{Finding, Level, read};
 
-/// Largest MTU with which all common drivers support native XDP. With a larger one, some drivers (such as veth) refuse
-/// it.
+/// Largest MTU with which all common drivers support native XDP. With a larger MTU, some drivers (such as veth) refuse
+/// native XDP.
 const NATIVE_MTU_MAX: u32 = 3506;
 
 /// Facts about an interface.

@@ -125,8 +125,8 @@ pub(super) fn link(index: u32) -> Result<Link, Errno> {
     parse_link(&answer).ok_or(Errno::BADMSG)
 }
 
-/// Returns the facts about the interface at the other end of a link. If it is in another namespace, the question needs
-/// privilege in that namespace.
+/// Returns the facts about the interface at the other end of a link. If this interface is in another namespace, the
+/// question needs privilege in that namespace.
 pub(super) fn linked(other: Linked) -> Result<Link, Errno> {
     let Some(namespace) = other.namespace else {
         return link(other.index);

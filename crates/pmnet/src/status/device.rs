@@ -416,7 +416,7 @@ pub(crate) struct DeviceWriter {
     waits: Option<String>,
     /// Epoch of the chain that was published last; `None`: the device did not serve.
     epoch: Option<u32>,
-    /// The process has a status port. Without one the loop publishes nothing.
+    /// The process has a status port. Without a status port the loop publishes nothing.
     is_shown: bool,
 }
 

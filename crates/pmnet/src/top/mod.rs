@@ -1,9 +1,9 @@
 //! `pmnet top`: shows several processes in a terminal.
 //!
-//! Purpose: a thread for each status port asks it at intervals, so that a process without an answer does not delay the
-//! others. The main thread draws. Invariant: when the program ends, even by a signal or a panic, it restores the
-//! terminal. Not allowed here: knowledge about the roles (`columns.rs` names their metrics), and judgements about them
-//! (each status port gives its own, see `crate::status`).
+//! Purpose: each status port is asked at intervals by a thread of its own, so that a process that does not answer does
+//! not delay the other threads. The main thread draws. Invariant: when the program ends, even by a signal or a panic,
+//! it restores the terminal. Not allowed here: knowledge about the roles (`columns.rs` names their metrics), and
+//! judgements about them (each status port gives its own, see `crate::status`).
 
 mod columns;
 mod model;

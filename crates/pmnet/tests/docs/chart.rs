@@ -1,4 +1,4 @@
-//! Checks of the Helm chart that need no Helm. `make helm-test` makes the others.
+//! Checks of the Helm chart that need no Helm. `make helm-test` makes the other checks.
 
 use std::collections::BTreeSet;
 

@@ -64,7 +64,7 @@ fn files() -> BTreeMap<PathBuf, String> {
     all
 }
 
-/// Returns the text of a Rust string: `\` at the end of a line joins the line with the next one, and `\"` is a quote.
+/// Returns the text of a Rust string: `\` at the end of a line joins the line with the next line, and `\"` is a quote.
 fn as_printed(text: &str) -> String {
     let mut parts = text.split("\\\n");
     let mut printed = parts.next().unwrap_or_default().to_owned();

@@ -83,7 +83,7 @@ fn a_client_too_many_is_refused_and_those_that_are_served_can_do_everything() {
     serves(places.front_at());
 }
 
-/// Other open files use up the rest of the front's limit. Even then a client must get an answer.
+/// Other open files use up what is left of the front's limit. Even then a client must get an answer.
 #[test]
 fn out_of_files_a_client_is_told_so() {
     let places = Places::new();

@@ -85,7 +85,7 @@ fn a_name_is_waited_for_and_found_again_elsewhere() {
     counts(&mut client);
     device.says("has the address 127.0.0.7");
 
-    // The device is restarted with another address as well.
+    // The device is also restarted with another address.
     device.stop();
     name(&hosts, "127.0.0.7", "127.0.0.8");
     let mut device = device_on("127.0.0.8");

@@ -1,7 +1,7 @@
 """Clients and servers of pmnet, which makes a write durable in the network before it reaches the server.
 
-Client sends updates, which the devices acknowledge, and requests, which the server answers. AsyncClient does the
-same with asyncio. Server gives a program the updates and requests of all clients: in batches, in order, exactly
+Client sends updates, which the devices acknowledge, and requests, which the server answers. AsyncClient is the
+client for asyncio. Server gives a program the updates and requests of all clients: in batches, in order, exactly
 once.
 
 Only one thread at a time may use an object; a second thread gets ThreadError. An object that was opened before a

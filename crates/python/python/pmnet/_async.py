@@ -219,7 +219,8 @@ def _is_told(error: Exception) -> bool:
 
 
 def _again(error: Exception) -> Exception:
-    """Returns a copy of the error. If one object were raised several times, its traceback would grow each time."""
+    """Returns a copy of the error. If the same exception object were raised several times, its traceback would grow
+    each time."""
     return type(error)(*error.args)
 
 

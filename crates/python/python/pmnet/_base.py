@@ -119,7 +119,8 @@ class ShardError(Error):
 
 
 class OrderError(Error):
-    """The batch was confirmed before, is not the present one, or its rows were not requested."""
+    """The batch was confirmed before, is not the present batch, or its rows were not
+    requested."""
 
     code = -18
 

@@ -110,7 +110,7 @@ pub enum ProgramError {
     /// The batch was already confirmed or given back.
     #[error("batch {0} was confirmed or given back before")]
     Twice(u64),
-    /// The batch is not the present one.
+    /// The batch is not the present batch.
     #[error("batch {given} is not the present one, which is {present}")]
     Order {
         /// The number that the program passed.
@@ -373,7 +373,7 @@ impl Program {
     /// entries, and clients get their replies.
     ///
     /// # Errors
-    /// [`ProgramError`]: the batch is not the present one, a reply is missing, the rows were not requested, or the
+    /// [`ProgramError`]: the batch is not the present batch, a reply is missing, the rows were not requested, or the
     /// server has ended.
     pub fn done(&mut self, number: u64) -> Result<(), ProgramError> {
         let mut present = self.take_present(number)?;
@@ -395,7 +395,7 @@ impl Program {
     /// function. Instead, the program must close the server, and open it with the rows that it finds.
     ///
     /// # Errors
-    /// [`ProgramError`]: the batch is not the present one, or the server has ended.
+    /// [`ProgramError`]: the batch is not the present batch, or the server has ended.
     pub fn undone(&mut self, number: u64) -> Result<(), ProgramError> {
         self.take_present(number)?;
         self.handover

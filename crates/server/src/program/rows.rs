@@ -10,7 +10,7 @@ use bytes::Bytes;
 use pmnet_wire::crc;
 use std::collections::BTreeMap;
 
-/// Key of the row that describes all others.
+/// Key of the row that describes all other rows.
 const ABOUT: &[u8] = b"pmnet";
 /// Layout of the rows.
 const LAYOUT: u8 = 1;

@@ -43,7 +43,7 @@ pub struct Network {
     session: SessionHandle,
     script: VecDeque<Call>,
     waiting: Vec<CallId>,
-    /// The replies, in the order of the calls. Among calls of one kind, the outcomes come in this order as well.
+    /// The replies, in the order of the calls. Among calls of one kind, the outcomes also come in this order.
     pub replies: Vec<(CallId, Bytes)>,
     pub committed: usize,
     /// The calls in the order of their submission. The outcome of each is a reply, or an acknowledgement without a

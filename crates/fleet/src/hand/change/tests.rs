@@ -346,7 +346,7 @@ fn a_join_that_came_to_nothing_is_taken_back() {
 #[test]
 fn a_change_that_was_broken_off_is_taken_back_by_wiring_as_the_record_says() {
     let mut looked = world(&[1, 2, 3], &[]);
-    // The last device was told to send to a lost device, and the first device to send to the third one.
+    // The last device was told to send to a lost device, and the first device was told to send to the third device.
     for (id, next) in [(3, 9), (1, 3)] {
         let said = looked.devices.get_mut(&id).unwrap();
         (said.next, said.epoch, said.chain) = (at(next), 0, Vec::new());

@@ -30,7 +30,7 @@ const WAKES_MAX: usize = 100;
 /// Longest wait for the hardware address of the next hop.
 const RESOLVE_MAX: Duration = Duration::from_secs(5);
 const RESOLVE_LOOK: Duration = Duration::from_millis(1);
-/// Port of the discard service (RFC 863). No program listens at it, so the other side answers with an error.
+/// Port of the discard service (RFC 863). No program listens at this port, so the other side answers with an error.
 const DISCARD: u16 = 9;
 /// `ATF_COM` (linux/if_arp.h): the entry has a hardware address.
 const COMPLETE: u32 = 2;
@@ -45,7 +45,7 @@ pub struct Bypass {
     first_port: u16,
     /// For each client, the frames that are ready to be sent, with their lengths.
     ready: Vec<Vec<(Frame, usize)>>,
-    /// The received packets in reverse order, so that the next one is the last.
+    /// The received packets in reverse order, so that the next packet is the last element.
     burst: Vec<Received>,
     /// Number of free frames that are reserved for sending.
     kept: usize,

@@ -144,7 +144,7 @@ int main(int argc, char **argv)
 		return 2;
 	memset(payload, 'v', payload_len);
 	/* Allocations are cheaper in a process with one thread. The process of the Rust client has several threads, so
-	 * this process gets a second one. */
+	 * this process gets a second thread. */
 	if (pthread_create(&other, NULL, idle, NULL))
 		return 2;
 	for (number = 0; number < count; number++) {

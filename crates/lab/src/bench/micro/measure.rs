@@ -57,7 +57,8 @@ pub struct Cell {
     pub faster: Option<f64>,
     /// p50 of this cell divided by p50 of [`System::Limit`], which is the minimum.
     pub of_limit: Option<f64>,
-    /// For libpmnet: its p50 divided by the p50 of the Rust client in the same round, as the median over the rounds.
+    /// For libpmnet: the p50 of libpmnet divided by the p50 of the Rust client in the same round, as the median over
+    /// the rounds.
     pub of_rust: Option<f64>,
     /// Number of devices that held each update before its acknowledgement.
     pub copies: u8,

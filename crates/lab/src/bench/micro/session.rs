@@ -137,7 +137,7 @@ impl Session {
         Ok(())
     }
 
-    /// Handles an answer. If it completes the update, returns the time at which the update began.
+    /// Handles an answer. If the answer completes the update, returns the time at which the update began.
     pub fn receive(&mut self, datagram: &[u8]) -> anyhow::Result<Option<Instant>> {
         let complete = self.take(datagram)?;
         self.busy &= !complete;

@@ -98,7 +98,7 @@ impl Carrier for Sockets {
 
     fn unfinished(&mut self, client: usize) {
         // An event reports a socket only once, so the socket is read until its answer is complete. Datagrams after a
-        // complete answer are late ones, and the next event covers them.
+        // complete answer are late, and the next event covers them.
         if self.sockets.len() > 1 {
             self.ready.push_front(client);
         }
@@ -135,8 +135,8 @@ mod tests {
                 sockets.send(client, &[vec![7]]).unwrap();
                 from.push(far.recv_from(&mut buffer).unwrap().1);
             }
-            // Each client gets up to two datagrams. The second one follows if the first one does not complete the
-            // answer.
+            // Each client gets up to two datagrams. The second datagram follows if the first datagram does not complete
+            // the answer.
             for part in 0..2 {
                 for (client, from) in from.iter().enumerate() {
                     let datagram = [u8::try_from(client).unwrap(), part];

@@ -438,7 +438,8 @@ const fn keyed(recipe: Recipe) -> Recipe {
     }
 }
 
-/// The program at the server's end of a chain. With it the veth accepts packets that the devices transmit from XDP.
+/// The program at the server's end of a chain. With this program, the veth accepts packets that the devices transmit
+/// from XDP.
 const CHAIN_PROGRAMS: &[(&str, &str, Program)] = &[("server", "eth0", Program::Pass)];
 
 /// Returns a device in the kernel that is part of a longer chain.

@@ -41,7 +41,7 @@ pub fn group(cell: &Cell) -> String {
     format!("{} B, {} {clients}(s)", cell.payload_bytes, cell.clients)
 }
 
-/// Returns the name that distinguishes this cell from the others of its group.
+/// Returns the name that distinguishes this cell from the other cells of its group.
 pub fn name(cell: &Cell) -> String {
     match cell.client_io {
         io if io.is_program() => format!("{}, {}", cell.title, io.title()),

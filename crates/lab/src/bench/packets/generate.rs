@@ -279,7 +279,8 @@ impl Client<'_> {
             let answer = request::read_answer(parsed.datagram);
             let (number, order) = answer.context("an answer that is none")?;
             lane.socket.give_back(received.frame);
-            // A request that was sent twice is answered twice. For its second answer no request is in flight.
+            // A request that was sent twice is answered twice. When the second answer arrives, the request is no longer
+            // in flight.
             let mut slots = lane.slots.iter();
             let slot = slots.position(|slot| slot.busy && slot.number == number);
             self.sample.last = self.sample.last.max(order);

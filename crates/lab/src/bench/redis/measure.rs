@@ -190,8 +190,8 @@ fn one(
         let summary = scrape::beside(&stand.ports, work)?;
         Ok((summary, cpu_ns(std::process::id()).saturating_sub(own)))
     })?;
-    // Operations that were acknowledged early are applied later. Their CPU time belongs to this measurement, and they
-    // must not disturb the next one.
+    // Operations that were acknowledged early are applied later. Their CPU time belongs to this measurement, and the
+    // operations must not disturb the next measurement.
     let loaded = Instant::now();
     stand.running.settle()?;
     rounds.drain = rounds.drain.max(loaded.elapsed());

@@ -1,6 +1,6 @@
 //! The measurement of one long pipeline. A connection writes pairs of `SET` and `GET` of one key, without waiting for
 //! replies. The measured time ends with the last reply. Every pair writes another value, and the value that `GET`
-//! returns is compared with it.
+//! returns is compared with the written value.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};

@@ -25,7 +25,7 @@ pub struct Cell {
     pub variant: Variant,
     /// MTU of all links, in bytes.
     pub mtu: u16,
-    /// Unit of the figures. If it is a time, lower is better.
+    /// Unit of the figures. If the unit is a time, lower is better.
     pub unit: &'static str,
     /// The figure: the median over the rounds.
     pub figure: f64,

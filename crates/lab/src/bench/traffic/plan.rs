@@ -201,7 +201,7 @@ impl Workload {
         matches!(self, Workload::Tcp6)
     }
 
-    /// Returns the unit of the figure. If it is a time, lower is better.
+    /// Returns the unit of the figure. If the unit is a time, lower is better.
     #[must_use]
     pub const fn unit(self) -> &'static str {
         match self.kind() {

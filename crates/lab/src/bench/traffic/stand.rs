@@ -32,7 +32,8 @@ pub struct Stand {
 }
 
 impl Stand {
-    /// Sets up a variant. If it has a device, waits until the device serves. `number` distinguishes several stands.
+    /// Sets up a variant. If the variant has a device, waits until the device serves. `number` distinguishes several
+    /// stands.
     ///
     /// The calling thread must outlive the stand, because the processes end when this thread ends.
     ///

@@ -17,8 +17,8 @@ use serde_json::json;
 use super::{CtlArgs, Word, copies_text, drain, until};
 use crate::cli::common::hop_address;
 
-/// Longest time in which the command tries to undo its last change of a next hop, in seconds. If it fails, the operator
-/// must undo the change.
+/// Longest time in which the command tries to undo its last change of a next hop, in seconds. If the attempt fails, the
+/// operator must undo the change.
 const UNDO_SECONDS: u64 = 15;
 /// Interval at which the command reads the state of the chain. The interval is short, because no write is acknowledged
 /// while next hops are being changed.

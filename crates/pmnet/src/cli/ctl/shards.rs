@@ -1,4 +1,4 @@
-//! `pmnet ctl shards`: checks a map of shards, and lists the steps from this map to a new one.
+//! `pmnet ctl shards`: checks a map of shards, and lists the steps from this map to a new map.
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -17,8 +17,7 @@ use serde_json::{Value, json};
 use super::CtlArgs;
 use crate::cli::redis::{Settings, Shards, is_same, located, look};
 
-/// Longest wait for one shard, even if --wait is longer, so that all other shards are checked as
-/// well.
+/// Longest wait for one shard, even if --wait is longer, so that all other shards are also checked.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// Name of the map.

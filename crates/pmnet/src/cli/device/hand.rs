@@ -222,8 +222,8 @@ impl MovingHop {
         })
     }
 
-    /// Returns the address of the next hop. `words`: the messages to the run that begins now. If they are given, the
-    /// run ends when the name has another address.
+    /// Returns the address of the next hop. `words`: the messages to the run that begins now. If messages are given,
+    /// the run ends when the name has another address.
     fn attend(&self, words: Option<Arc<LeaseWords>>) -> SocketAddr {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         place.1 = words;

@@ -77,7 +77,7 @@ pub fn announce<M: Media>(
     part.announce("device", &fields);
 }
 
-/// Opens the log, or makes a new one. Returns the log, and whether this call made its file.
+/// Opens the log, or makes a new log. Returns the log, and whether this call made its file.
 pub fn open_log(settings: &Settings) -> anyhow::Result<(Log<AnyMedia>, bool)> {
     let device = settings.relay.device.id;
     let shard = settings.relay.device.shard;
@@ -134,8 +134,8 @@ pub fn open_log(settings: &Settings) -> anyhow::Result<(Log<AnyMedia>, bool)> {
     Ok((scan.repair(decision)?, made))
 }
 
-/// Makes the file of a new log. The file has the size that the operator gave. Without such a size, it has the default
-/// size, or a smaller size if there is not enough space.
+/// Makes the file of a new log. The file has the size that the operator gave. Without a given size, the file has the
+/// default size, or a smaller size if there is not enough space.
 fn make_log(settings: &Settings) -> anyhow::Result<(AnyMedia, Parameters)> {
     let create = |parameters: Parameters| {
         pmnet_media::create(&settings.path, settings.kind, parameters.image_bytes())

@@ -210,8 +210,8 @@ pub fn run(
         }
     };
     run_with(settings.relay, log, stop, make, observe, |address, node| {
-        // With one copy, the NIC's slots determine what an acknowledged write survives. With more copies, the devices'
-        // logs determine this.
+        // With one copy, the NIC's slots determine which faults an acknowledged write survives. With more copies, the
+        // devices' logs determine this.
         let survives = if node.machine().copies() == 1 {
             alone
         } else {

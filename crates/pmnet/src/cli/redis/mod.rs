@@ -207,7 +207,7 @@ impl Running {
     }
 }
 
-/// Replaces the password in use by the new one.
+/// Replaces the password in use by the new password.
 fn take_password(in_use: &Access, new: &Access) {
     if let (Access::Password(in_use), Access::Password(new)) = (in_use, new) {
         in_use.replace_by(new);

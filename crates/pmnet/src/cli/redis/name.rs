@@ -20,8 +20,8 @@ pub fn name(listen: SocketAddr) -> (u64, u64) {
     };
     let mut hasher = DefaultHasher::new();
     (boot, network, listen).hash(&mut hasher);
-    // This clock also advances while the machine sleeps. The clock begins at zero at each boot, but the name changes
-    // then as well.
+    // This clock also advances while the machine sleeps. The clock begins at zero at each boot, but the name then also
+    // changes.
     (hasher.finish().max(1), Clock::boottime().now().0)
 }
 

@@ -31,7 +31,7 @@ pub const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 /// database.
 pub const CONNECTIONS_MAX: usize = 1_000_000;
 
-/// Maximum value of `--tcp-keepalive` in seconds. Linux accepts no larger one.
+/// Maximum value of `--tcp-keepalive` in seconds. Linux accepts no larger value.
 pub const KEEPALIVE_SECONDS_MAX: u64 = 32_767;
 
 /// Placeholder for the head's address until etcd has named the head ([`located`]).

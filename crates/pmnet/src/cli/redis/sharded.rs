@@ -186,7 +186,7 @@ pub fn is_same(a: &Settings, b: &Settings) -> bool {
         (Some(a), Some(b)) => a.names.prefix() == b.names.prefix(),
         (None, None) => {
             let shared = |device| b.client.heads().any(|other| other == device);
-            // The names of hosts are compared as well, because their addresses may change.
+            // The names of hosts are also compared, because the addresses of a name may change.
             let named = a.hosts.iter().any(|host| b.hosts.contains(host));
             a.client.shard == b.client.shard && (named || a.client.heads().any(shared))
         }
@@ -205,7 +205,8 @@ impl Drop for EndsWith {
 
 type Running = JoinHandle<Result<Counters, FrontError>>;
 
-/// Returns the new contents of the map file. If its shards differ from those at the front's start, returns an error.
+/// Returns the new contents of the map file. If the shards in the file differ from the shards at the front's start,
+/// returns an error.
 fn changed(now: Shards, before: &[Settings], cluster: bool) -> Result<Shards, ConfigError> {
     let same = now.cluster == cluster
         && now.settings.len() == before.len()
@@ -227,8 +228,8 @@ fn clients_of(first: &FrontConfig, map: &SlotMap) -> Result<usize, ConfigError> 
     })
 }
 
-/// Handles to a running router and its fronts. Through them a changed map file, or changed settings for all shards,
-/// take effect.
+/// Handles to a running router and its fronts. A changed map file, or changed settings for all shards, take effect
+/// through these handles.
 struct Following {
     path: PathBuf,
     /// Settings that are the same for all shards.
@@ -312,7 +313,7 @@ fn warn_of_gaps(map: &SlotMap, path: &Path) {
     }
 }
 
-/// Starts the fronts of all shards, each in a thread of its own. If one of them ends, the router ends.
+/// Starts the fronts of all shards, each in a thread of its own. If one front ends, the router ends.
 fn start(
     fronts: Vec<(Front<ClientNode>, Arc<FrontBoard>)>,
     router: &Stopper,

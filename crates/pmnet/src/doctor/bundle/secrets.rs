@@ -18,8 +18,8 @@ use toml::{Table, Value};
 
 /// The text that replaces a removed secret.
 pub const REMOVED: &str = "(removed)";
-/// Minimum length of a secret that is removed at every place. A shorter one is removed only where the form of the text
-/// shows a secret.
+/// Minimum length of a secret that is removed at every place. A shorter secret is removed only where the form of the
+/// text shows a secret.
 const LETTERS_MIN: usize = 4;
 /// Minimum length of a secret that is also removed in base64 and in hexadecimal digits.
 const ENCODED_MIN: usize = 6;
@@ -214,7 +214,7 @@ impl Secrets {
     /// Returns the text without its secrets.
     pub fn clean(&self, text: &str) -> String {
         let mut text = text.to_owned();
-        // Longer secrets are replaced first, because a secret may be the beginning of a longer one.
+        // Longer secrets are replaced first, because a secret may be the beginning of a longer secret.
         let mut known: Vec<&String> = self.known.iter().collect();
         known.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
         for secret in known {
