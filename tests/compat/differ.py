@@ -162,8 +162,8 @@ def is_near(left, right):
 
 
 class Comparison:
-    """Compares the replies on one connection with those on another. For this it keeps the commands that MULTI has
-    queued."""
+    """Compares the replies on one connection with those on another. For this comparison, the object keeps the
+    commands that MULTI has queued."""
 
     def __init__(self):
         self.queued = None
@@ -392,7 +392,7 @@ class Report:
         self.replies, self.episodes, self.kinds = 0, 0, {}
 
     def add(self, found, rule):
-        """Adds a difference. Returns True if it is the first of its kind."""
+        """Adds a difference. Returns True if the difference is the first of its kind."""
         key = ("expected", rule["name"]) if rule else found.signature()
         kind = self.kinds.setdefault(key, {"times": 0, "difference": found, "rule": rule})
         kind["times"] += 1

@@ -1,7 +1,7 @@
 """Makes random commands from Redis's description of its own commands (COMMAND DOCS), and selects the comparison
 for their replies."""
 
-# Commands that modules use internally. With random arguments, some of them end the server itself.
+# Commands that modules use internally. With random arguments, some of these commands end the server itself.
 INTERNAL = ("timeseries.", "search.", "_ft.", "ft._", "ft.debug")
 # Commands that change the set-up instead of data, or would end or block the connection. scenarios.py compares as
 # many of them as possible.

@@ -18,7 +18,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 IOREDIS, NODE_REDIS, JEDIS = "5.11.1", "5.8.3", "6.2.0"
 INSTALL_SECONDS_MAX = 240
 RUN_SECONDS_MAX = 120
-# Number of commands for each client. Every command of Redis is among them.
+# Number of commands for each client. Every command of Redis is among these commands.
 COMMANDS = 1500
 
 
@@ -41,7 +41,8 @@ class Programs:
 
 
 def commands(grammar):
-    """Returns commands of every kind whose replies are equal on two servers. A fixed seed determines them."""
+    """Returns commands of every kind whose replies are equal on two servers. A fixed seed determines the
+    commands."""
     rng = random.Random("clients")
     found = []
     for name in grammar.names:

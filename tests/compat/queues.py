@@ -26,7 +26,7 @@ from stack import TARGET, Stack, Trouble, binary_path, end, start_logged, stop_a
 # Packages of the queues, with their versions.
 CELERY = "celery==5.5.3"
 BULLMQ = "bullmq@5.58.5"
-# Sidekiq runs with Debian's Ruby. The script unpacks it, and does not install it on the system.
+# Sidekiq runs with Debian's Ruby. The script unpacks Ruby, and does not install it on the system.
 SIDEKIQ_SUITE = "trixie"
 SIDEKIQ_VERSION = "7.3."
 INSTALL_SECONDS_MAX = 240

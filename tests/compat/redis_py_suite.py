@@ -11,7 +11,7 @@ from stack import Trouble, run_for
 
 # The version of redis-py, as in tests/setup.sh.
 VERSION = "6.4.0"
-# Packages that the tests need. For each plugin, it is the newest version that this redis-py supports.
+# Packages that the tests need. Each plugin has the newest version that this redis-py supports.
 PACKAGES = [
     f"redis=={VERSION}",
     "pytest<9",

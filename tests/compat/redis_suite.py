@@ -15,7 +15,7 @@ from stack import Trouble, end, popen
 TAGS = "-needs:debug -needs:repl -large-memory"
 # Time limit of one run of a unit in seconds.
 UNIT_SECONDS_MAX = 400
-# Seconds without output after which a test counts as hanging, and as failed. The unit then runs again without it.
+# Seconds without output after which a test counts as hanging, and as failed. The unit then runs again without the test.
 SILENT_SECONDS_MAX = 120
 # Number of hanging tests after which the rest of a unit is given up.
 HANGS_MAX = 6

@@ -314,7 +314,8 @@ def no_longer(suites, expected):
 
 
 def tell_what_passes(suites, expected, prune):
-    """Prints the failures that no longer occur. With the option for it, removes their rows from the list."""
+    """Prints the failures that no longer occur. If the option for this is given, removes the rows of these failures
+    from the list."""
     tests, rules = no_longer(suites, expected)
     for suite, pattern in sorted(tests):
         print(f"  passes now: {suite}: {pattern}")

@@ -329,7 +329,7 @@ def script(server, program, lent, final):
     quoted = " ".join(f"'{word}'" for word in command)
     text = "#!/bin/sh\n# Written by tests/compat/servers.py.\n"
     if more:
-        # A Sentinel uses neither modules nor options. A question for the version does not need them.
+        # A Sentinel uses neither modules nor options. A question for the version needs neither modules nor options.
         text += f'case " $* " in\n*" --sentinel "* | *" --version "* | *" -v "*) exec {quoted} "$@" ;;\nesac\n'
     return text + f'exec {quoted} "$@"' + "".join(f" '{word}'" for word in more) + "\n"
 

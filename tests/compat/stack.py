@@ -47,7 +47,7 @@ def binary_path(given):
 
 
 def stop_with_parent():
-    """Runs in the new process. Makes the kernel end it when this program ends in any way."""
+    """Runs in the new process. Makes the kernel end the new process when this program ends in any way."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

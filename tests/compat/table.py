@@ -60,8 +60,8 @@ class Peer:
         self.table, self.name, self.client = table, name, Client(table.port)
 
     def ask(self, *words, shown=show, seconds=ANSWER_SECONDS_MAX, about=None):
-        """Sends a command. Records it (as `about`, if given) with its reply. Returns the reply; None if it
-        is missing."""
+        """Sends a command. Records the command (as `about`, if given) with its reply. Returns the
+        reply; None if the reply is missing."""
         self.send(*words)
         return self.read(1, shown=shown, seconds=seconds, about=about or spell(list(map(encoded, words))))[0]
 
@@ -85,7 +85,7 @@ class Peer:
         self.client.socket.setblocking(False)
 
     def wait(self, finished, seconds):
-        """Waits for replies. The client keeps them."""
+        """Waits for replies. The client keeps the replies."""
         self.client.begin(b"", finished)
         exchange([self.client], seconds)
 

@@ -67,7 +67,7 @@ impl Drop for Watch {
 }
 
 impl Watch {
-    /// Starts Prometheus. Returns `None` if it is not installed.
+    /// Starts Prometheus. Returns `None` if Prometheus is not installed.
     fn start(name: &str, patience: Patience) -> Option<Watch> {
         let program = of_prometheus("prometheus")?;
         let folder = common::folder().join(format!("prometheus-{name}-{}", std::process::id()));

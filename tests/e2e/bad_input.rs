@@ -15,7 +15,7 @@ use crate::support::{
     Answer, CALL_MAX, Caller, connect, eventually, front, launch, ok, refuses, seed,
 };
 
-/// A folder that is removed at the end. If the test fails, it is kept.
+/// A folder that is removed at the end. If the test fails, the folder is kept.
 struct Folder(PathBuf);
 
 impl Folder {

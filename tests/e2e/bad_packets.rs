@@ -1,6 +1,6 @@
-//! Invalid datagrams arrive at every port while other clients work. Processes drop and count them. No answer may be
-//! longer than the datagram, and no process may crash (`docs/spec/wire.md` §5). A device forwards foreign datagrams
-//! unchanged.
+//! Invalid datagrams arrive at every port while other clients work. Processes drop and count the invalid datagrams. No
+//! answer may be longer than the datagram, and no process may crash (`docs/spec/wire.md` §5). A device forwards foreign
+//! datagrams unchanged.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};

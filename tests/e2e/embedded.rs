@@ -72,7 +72,7 @@ fn starts_small(args: &[&str], path: &Path, bytes: std::ops::RangeInclusive<u64>
     assert!(bytes.contains(&length), "{args:?}: {length}");
 }
 
-/// A store without a size has 1 GiB. As long as it is empty, it must start quickly and must not need the memory of a
+/// A store without a size has 1 GiB. While the store is empty, it must start quickly, and must not need the memory of a
 /// full store.
 #[test]
 fn a_store_without_a_size_starts_at_once_and_takes_little_memory() {

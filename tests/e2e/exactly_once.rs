@@ -203,8 +203,8 @@ fn locks_exclude_and_are_released_by_script() {
     let inside = AtomicU64::new(0);
     // Tokens of attempts and releases whose outcome is unknown. Any worker may release the locks with these tokens.
     let abandoned = Mutex::new(HashSet::new());
-    // The generation of the guarded key, and the value that the key must have. If a write has an unknown outcome, it
-    // may take effect late, so the workers continue with another key.
+    // The generation of the guarded key, and the value that the key must have. A write with unknown outcome may take
+    // effect late, so the workers continue with another key.
     let guarded = Mutex::new((0_u64, 0_u64));
     let finished: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
     let rounds = under_fire(&mut cluster, seed, |worker, mut caller, ended| {

@@ -393,7 +393,7 @@ fn what_an_operator_gets_wrong_is_refused_and_changes_nothing() {
     });
     twin.kill().unwrap();
 
-    // A spare joins, and is lost before it learns that it has joined. Then no device may send to it any more.
+    // A spare joins, and is lost before it learns that it has joined. Then no device may send to this spare any more.
     world.spare(other);
     let out = world.does(&["replace", &id, "--dry-run"]);
     assert!(out.contains("when it has everything"), "{out}");
@@ -418,7 +418,7 @@ fn what_an_operator_gets_wrong_is_refused_and_changes_nothing() {
 }
 
 /// The database is stopped, so the server cannot record that the spare joins. Then the spare is lost. After a short
-/// time, no device may send to it any more.
+/// time, no device may send to this spare any more.
 #[test]
 fn a_spare_that_is_lost_while_it_joins_is_let_go_again() {
     let Some(mut world) = World::start("hand-lost", 2, 1, Medium::Dram) else {

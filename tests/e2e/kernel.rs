@@ -210,7 +210,7 @@ fn the_server_reads_the_log_where_it_lies() {
         kills += 1;
     });
     assert!(kills >= 3, "{kills} kills");
-    // Entries that were acknowledged while the server was stopped must reach it afterwards.
+    // Entries that were acknowledged while the server was stopped must reach the server afterwards.
     world.stop("server");
     writer.sets(1_000, 1);
     world.restart("server");

@@ -70,7 +70,7 @@ fn mistakes_of_an_operator_get_a_sentence() {
         "it was not touched"
     );
     let log = path("log");
-    // Without a server, the device waits until it is ended. By then it has made the log.
+    // Without a server, the device waits until it is ended. By then the device has made the log.
     let text = device(&log, &["--entries", "256", "--frame-bytes", "65536"]);
     assert!(text.contains("made a new log"), "{text}");
     let text = device(&log, &["--id", "7"]);
@@ -90,7 +90,7 @@ fn mistakes_of_an_operator_get_a_sentence() {
     assert!(text.contains("truncated"), "{text}");
     assert!(!run(&["log", "verify", &log]).status.success());
     // The process that made the file was killed before it had written anything, so the file has
-    // only zeros. If the file has another size, it belongs to another program.
+    // only zeros. A file of another size belongs to another program.
     let blank = path("blank");
     std::fs::write(&blank, vec![0; whole.len()]).unwrap();
     let text = device(&blank, &["--entries", "512", "--frame-bytes", "65536"]);

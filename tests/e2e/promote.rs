@@ -99,7 +99,7 @@ fn a_master_hands_over_and_one_that_is_gone_is_replaced() {
     };
     assert_eq!(role[0], bulk("slave"));
 
-    // The new master is lost. Only an operator can know that it will not come back.
+    // The new master is lost. Only an operator can know that this master will not come back.
     assert_eq!(call(&mut connect(second), "WAIT 1 5000"), Reply::Integer(1));
     process.kill().unwrap();
     let back = ["--store", &of_second, "--to", &to_first];

@@ -366,7 +366,8 @@ fn a_slot_that_moves_unannounced_is_waited_for() {
     // Commands for other slots must still work.
     let counted = caller.call(&["INCR", "{k2}n"]);
     assert_eq!(counted, Answer::Reply(Reply::Integer(1)));
-    // The first commands are acknowledged early, and wait in the devices. All later commands wait for them.
+    // The first commands are acknowledged early, and wait in the devices. All later commands wait for the first
+    // commands.
     let commands: [&[&str]; 2] = [&["SET", "k2", "new"], &["SET", "bar", "new"]];
     assert_eq!(caller.exchange(&commands), vec![Answer::Reply(ok()); 2]);
     let server = world.shards.clusters[0].process(Role::Server).unwrap();

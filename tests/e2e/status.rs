@@ -294,7 +294,8 @@ fn sums_are_those_of_the_ledger() {
     }
 }
 
-/// A role is ready while it serves. Otherwise it must report the reason. The role is alive in both states.
+/// A role is ready while it serves. A role that does not serve must report the reason. The role is alive in both
+/// states.
 #[test]
 fn a_role_is_ready_while_it_serves() {
     let mut topology = shown(Topology::new(StoreKind::Redis, 2, Medium::Dram));
@@ -471,7 +472,7 @@ fn a_device_without_a_lease_is_not_ready() {
     turns(&mut cluster, head, "etcd is back", 200, "ready");
 }
 
-/// Runs `pmnet status`. Returns whether it reports no fault, and its output.
+/// Runs `pmnet status`. Returns whether the command reports no fault, and the output of the command.
 pub fn ask(args: &[&str]) -> (bool, String) {
     let mut command = std::process::Command::new(common::pmnet());
     let output = command.arg("status").args(args).output().unwrap();
@@ -760,8 +761,8 @@ fn every_metric_moves() {
     assert!(gone.is_empty(), "not served: {gone:?}");
 }
 
-/// Returns the path of a program of Prometheus: `prometheus` or `promtool`. Returns `None` if it is not installed. The
-/// test is then skipped.
+/// Returns the path of a program of Prometheus: `prometheus` or `promtool`. Returns `None` if the program is not
+/// installed. The test is then skipped.
 pub fn of_prometheus(program: &str) -> Option<PathBuf> {
     let fetched = root().join("target/promtool").join(program);
     let fetched = fetched.exists().then_some(fetched);

@@ -251,7 +251,7 @@ pub fn seed() -> u64 {
     seed
 }
 
-/// Starts `pmnet` with these arguments. Does not wait until it serves.
+/// Starts `pmnet` with these arguments. Does not wait until the process serves.
 pub fn launch(name: &str, folder: &std::path::Path, args: &[&str]) -> Process {
     let spec = Spec {
         name: name.to_owned(),
@@ -277,8 +277,8 @@ pub fn with_key(folder: &std::path::Path, args: &[&str]) -> Vec<std::ffi::OsStri
     all
 }
 
-/// Runs a process that must soon end by itself. (A process waits 10 seconds for a port that is in
-/// use.) Returns its exit code and its stderr.
+/// Runs a process that must soon end by itself. Returns the exit code and the stderr of the
+/// process. A process waits 10 seconds for a port that is in use.
 pub fn refuses(name: &str, folder: &std::path::Path, args: &[&str]) -> (i32, String) {
     let mut process = launch(name, folder, args);
     let status = process.wait_exit(Duration::from_secs(20)).unwrap();

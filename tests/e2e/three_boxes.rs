@@ -59,7 +59,7 @@ impl World {
         SocketAddr::from((self.namespaces.address(at), FRONT_PORT))
     }
 
-    /// Runs one command of the page. Returns whether it succeeded, and its output.
+    /// Runs one command of the page. Returns whether the command succeeded, and the output of the command.
     fn run(&self, at: usize, text: &str) -> (bool, String) {
         let args = vec!["-euc".into(), self.text(at, text).into()];
         let shell = find_program("bash").unwrap();

@@ -25,7 +25,7 @@ HERE = ROOT / "tests" / "helm"
 TOOLS = ROOT / "target" / "tools"
 WANTED = {"helm": "helm.sh/helm/v3/cmd/helm@v3.19.5", "kubectl-validate": "sigs.k8s.io/kubectl-validate@v0.0.4"}
 KUBERNETES = ["1.27", "1.30"]
-# Kinds of the Prometheus Operator. Kubernetes has no schema for them.
+# Kinds of the Prometheus Operator. Kubernetes has no schema for these kinds.
 CUSTOM = {"ServiceMonitor", "PrometheusRule"}
 MONITORED = ["--set", "serviceMonitor.enabled=true", "--set", "prometheusRule.enabled=true", "--set", "prometheusRule.labels.release=stack"]
 # A Helm that is not built as a release assumes an old cluster, so the version is given.
@@ -86,7 +86,7 @@ def kubernetes(values, objects):
         for version in KUBERNETES:
             run(tool("kubectl-validate"), "--version", version, path)
             passed()
-    # A validator that accepts everything would find no fault. So it is tested with a wrong object.
+    # A validator that accepts everything would find no fault. So the validator is tested with a wrong object.
     broken = [one for one in objects if one["kind"] == "StatefulSet"][0]
     broken = json.loads(json.dumps(broken))
     broken["spec"]["replica"] = 3

@@ -8,8 +8,8 @@ Before most of these power cuts the servers are stopped for a while, so that onl
 writes. Then the guest is booted again with the same memory, and Redis is compared with the acknowledged writes.
 
 With packet stores (--of store) there is no Redis. Each device has its server in the guest: one server has its store on
-fsdax, the other on devdax. With packet stores both logs are on fsdax. A power cut affects all of them at once, and the
-contents are read through the fronts.
+fsdax, the other on devdax. With packet stores both logs are on fsdax. A power cut affects all logs and stores at once,
+and the contents are read through the fronts.
 
   tests/nvdimm/run.py              10 power cuts of logs, and 10 of logs and packet stores
   tests/nvdimm/run.py --runs 200

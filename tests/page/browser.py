@@ -1,5 +1,5 @@
-"""A Chromium without a screen. The test controls it with its developer-tools protocol over a
-pipe, which needs no other program and no port."""
+"""A Chromium without a screen. The test controls Chromium with the developer-tools protocol
+over a pipe, which needs no other program and no port."""
 
 import base64
 import itertools

@@ -80,7 +80,7 @@ impl RedisServer {
         self.options = options.iter().map(|&option| option.to_owned()).collect();
     }
 
-    /// Starts the process for the first time or again. Does not wait until it answers.
+    /// Starts the process for the first time or again. Does not wait until the server answers.
     pub fn run(&mut self) {
         let directory = self.directory();
         let child = Command::new(&self.program)
@@ -105,7 +105,7 @@ impl RedisServer {
         assert!(ready, "redis-server {:?} ended", self.options);
     }
 
-    /// Waits until the server answers. Returns false if it has ended.
+    /// Waits until the server answers. Returns false if the server has ended.
     ///
     /// # Panics
     /// The server does not answer in time.

@@ -246,7 +246,8 @@ class World:
             time.sleep(0.05)
 
     def probe(self, shard):
-        """Waits until the shard has applied all that was acknowledged before. Returns a connection to it."""
+        """Waits until the shard has applied all that was acknowledged before. Returns a connection to the
+        shard's front."""
         end = time.monotonic() + SETTLE_LIMIT
         while True:
             try:

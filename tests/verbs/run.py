@@ -168,8 +168,8 @@ class Kernel:
 
 
 def doctor(machine, name):
-    """Runs the doctor in the guest. Returns two numbers that it has counted: messages, and completions before that
-    of an earlier slot. Fails if the doctor has seen a violation of the order."""
+    """Runs the doctor in the guest. Returns two numbers that the doctor has counted: messages, and completions
+    before that of an earlier slot. Fails if the doctor has seen a violation of the order."""
     machine.boot(f"{name}-doctor", usual(), do="doctor")
     try:
         said = machine.finish(BOOT_LIMIT + DOCTOR_LIMIT)

@@ -91,13 +91,13 @@ impl ClientOptions {
 /// Options of a server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// UDP address `HOST:PORT` of the server. The last device of the chain sends to it.
+    /// UDP address `HOST:PORT` of the server. The last device of the chain sends to this address.
     pub listen: String,
     /// Number of the shard.
     pub shard: u32,
     /// Maximum number of log entries in one batch.
     pub batch_entries_max: u32,
-    /// Maximum number of bytes of payloads in one batch. A batch with a single entry may exceed it.
+    /// Maximum number of bytes of payloads in one batch. A batch with a single entry may exceed this size.
     pub batch_bytes_max: u32,
     /// Path of the cluster's key file (`pmnet key new`). `None`: the server has no key, and then the devices must have
     /// no keys either.
@@ -187,7 +187,7 @@ pub fn payload(bytes: &[u8]) -> Result<Bytes, Fault> {
     Ok(program::payload(bytes).into())
 }
 
-/// Returns the hash of a key. Without a key (a request about several keys) it is 0.
+/// Returns the hash of a key. Without a key (a request about several keys), the hash is 0.
 #[must_use]
 pub fn key_hash(key: Option<&[u8]>) -> u64 {
     key.map_or(0, pmnet_wire::command::key_hash)

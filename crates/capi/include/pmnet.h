@@ -251,7 +251,7 @@ struct pmnet_event {
          */
         uint32_t reserved;
         /**
-         * The reply to a bypass. The caller owns it, and must free it with pmnet_bytes_free().
+         * The reply to a bypass. The caller owns the reply, and must free it with pmnet_bytes_free().
          */
         struct pmnet_bytes reply;
 };
@@ -274,7 +274,7 @@ struct pmnet_reading {
          */
         uint64_t order;
         /**
-         * For PMNET_HIT: the payload of the update. The caller owns it, and must free it with pmnet_bytes_free().
+         * For PMNET_HIT: the payload of the update. The caller owns the payload, and must free it with pmnet_bytes_free().
          */
         struct pmnet_bytes payload;
 };
@@ -314,7 +314,7 @@ struct pmnet_server_options {
          */
         uint32_t shard;
         /**
-         * UDP address "HOST:PORT" of the server. The last device of the chain sends to it. No default.
+         * UDP address "HOST:PORT" of the server. The last device of the chain sends to this address. No default.
          */
         const char *listen;
         /**
@@ -322,7 +322,8 @@ struct pmnet_server_options {
          */
         uint32_t batch_entries_max;
         /**
-         * Maximum number of bytes of payloads in one batch. A batch with a single entry may exceed it. Default: 4 MiB.
+         * Maximum number of bytes of payloads in one batch. A batch with a single entry may exceed this size. Default: 4
+         * MiB.
          */
         uint32_t batch_bytes_max;
         /**
@@ -483,8 +484,9 @@ int pmnet_update(struct pmnet_client client,
                  size_t len);
 
 /**
- * Starts an update, as pmnet_update() does, and does not wait. The next call of pmnet_client_next() sends it, together
- * with all other started calls. When the update has ended, pmnet_client_next() returns an event with this token.
+ * Starts an update, as pmnet_update() does, and does not wait. The next call of pmnet_client_next() sends the update,
+ * together with all other started calls. When the update has ended, pmnet_client_next() returns an event with this
+ * token.
  */
 int pmnet_update_start(struct pmnet_client client,
                        uint64_t token,
@@ -497,7 +499,7 @@ int pmnet_update_start(struct pmnet_client client,
  * before, of any client. The server executes the request once; with PMNET_READ_ONLY in flags, the server may execute
  * the request more than once.
  *
- * Fills in *reply. The caller owns it, and must free it with pmnet_bytes_free(). The payload is copied.
+ * Fills in *reply. The caller owns the reply, and must free it with pmnet_bytes_free(). The payload is copied.
  */
 int pmnet_bypass(struct pmnet_client client,
                  uint64_t key_hash,
@@ -525,8 +527,8 @@ int pmnet_bypass_start(struct pmnet_client client,
 int pmnet_client_fd(struct pmnet_client client);
 
 /**
- * Sends all started calls, and returns the next call that has ended. Waits at most wait_ms milliseconds for it; if
- * wait_ms is negative, without limit.
+ * Sends all started calls, and returns the next call that has ended. Waits at most wait_ms milliseconds; if wait_ms is
+ * negative, without limit.
  *
  * Returns PMNET_OK and fills in *event, whose reply the caller owns. Returns PMNET_AGAIN if no call has ended within
  * wait_ms, or if a signal arrived. An error means that the session has ended. Before the error, each started call has
@@ -541,8 +543,8 @@ int pmnet_client_next(struct pmnet_client client,
  * key (PMNET_HIT), or the order up to which a server must have applied the log to know the key (PMNET_MISS).
  * PMNET_MISS is always possible. Another key may have the same hash, so the program must compare the key.
  *
- * Allowed only while no call of this client is in flight. Fills in *reading. The caller owns its payload, and must
- * free it with pmnet_bytes_free().
+ * Allowed only while no call of this client is in flight. Fills in *reading. The caller owns the payload of the
+ * reading, and must free it with pmnet_bytes_free().
  */
 int pmnet_read(struct pmnet_client client,
                uint64_t key_hash,
@@ -575,7 +577,7 @@ int pmnet_server_port(struct pmnet_server server);
 int pmnet_server_fd(struct pmnet_server server);
 
 /**
- * Takes the next batch. Waits at most wait_ms milliseconds for it; if wait_ms is negative, without limit.
+ * Takes the next batch. Waits at most wait_ms milliseconds; if wait_ms is negative, without limit.
  *
  * Returns PMNET_OK and fills in *batch. The items of the batch belong to the library until the batch is confirmed or
  * given back. Returns PMNET_AGAIN if no batch has arrived within wait_ms, or if a signal arrived. Fails with

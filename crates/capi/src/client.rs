@@ -61,7 +61,7 @@ pub struct pmnet_event {
     pub result: c_int,
     /// Always 0.
     pub reserved: u32,
-    /// The reply to a bypass. The caller owns it, and must free it with pmnet_bytes_free().
+    /// The reply to a bypass. The caller owns the reply, and must free it with pmnet_bytes_free().
     pub reply: pmnet_bytes,
 }
 
@@ -76,7 +76,7 @@ pub struct pmnet_reading {
     /// For PMNET_HIT: the order of the update. For PMNET_MISS: the order up to which a server must have applied the
     /// log.
     pub order: u64,
-    /// For PMNET_HIT: the payload of the update. The caller owns it, and must free it with pmnet_bytes_free().
+    /// For PMNET_HIT: the payload of the update. The caller owns the payload, and must free it with pmnet_bytes_free().
     pub payload: pmnet_bytes,
 }
 
@@ -192,8 +192,9 @@ pub unsafe extern "C" fn pmnet_update(
     })
 }
 
-/// Starts an update, as pmnet_update() does, and does not wait. The next call of pmnet_client_next() sends it, together
-/// with all other started calls. When the update has ended, pmnet_client_next() returns an event with this token.
+/// Starts an update, as pmnet_update() does, and does not wait. The next call of pmnet_client_next() sends the update,
+/// together with all other started calls. When the update has ended, pmnet_client_next() returns an event with this
+/// token.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_update_start(
     client: pmnet_client,
@@ -223,7 +224,7 @@ fn read_only(flags: u32) -> Result<bool, Fault> {
 /// before, of any client. The server executes the request once; with PMNET_READ_ONLY in flags, the server may execute
 /// the request more than once.
 ///
-/// Fills in *reply. The caller owns it, and must free it with pmnet_bytes_free(). The payload is copied.
+/// Fills in *reply. The caller owns the reply, and must free it with pmnet_bytes_free(). The payload is copied.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_bypass(
     client: pmnet_client,
@@ -307,8 +308,8 @@ fn event(finished: Finished) -> pmnet_event {
     }
 }
 
-/// Sends all started calls, and returns the next call that has ended. Waits at most wait_ms milliseconds for it; if
-/// wait_ms is negative, without limit.
+/// Sends all started calls, and returns the next call that has ended. Waits at most wait_ms milliseconds; if wait_ms is
+/// negative, without limit.
 ///
 /// Returns PMNET_OK and fills in *event, whose reply the caller owns. Returns PMNET_AGAIN if no call has ended within
 /// wait_ms, or if a signal arrived. An error means that the session has ended. Before the error, each started call has
@@ -339,8 +340,8 @@ pub unsafe extern "C" fn pmnet_client_next(
 /// key (PMNET_HIT), or the order up to which a server must have applied the log to know the key (PMNET_MISS).
 /// PMNET_MISS is always possible. Another key may have the same hash, so the program must compare the key.
 ///
-/// Allowed only while no call of this client is in flight. Fills in *reading. The caller owns its payload, and must
-/// free it with pmnet_bytes_free().
+/// Allowed only while no call of this client is in flight. Fills in *reading. The caller owns the payload of the
+/// reading, and must free it with pmnet_bytes_free().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_read(
     client: pmnet_client,

@@ -1,4 +1,4 @@
-//! The warnings of the library's loops. No function returns them.
+//! The warnings of the library's loops. No function returns warnings.
 
 use std::ffi::c_int;
 use std::io::{self, Write};

@@ -49,7 +49,7 @@ pub unsafe extern "C" fn pmnet_bytes_free(bytes: *mut pmnet_bytes) {
         let pmnet_bytes { data, len } = std::mem::replace(bytes, pmnet_bytes::NONE);
         if !data.is_null() {
             // SAFETY: pointer and length are those of the boxed slice that `copied` gave to the program. The struct no
-            // longer holds them.
+            // longer holds this pointer and length.
             drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(data, len)) });
         }
         Ok(0)

@@ -50,11 +50,12 @@ pub struct pmnet_server_options {
     pub size: u32,
     /// Number of the shard.
     pub shard: u32,
-    /// UDP address "HOST:PORT" of the server. The last device of the chain sends to it. No default.
+    /// UDP address "HOST:PORT" of the server. The last device of the chain sends to this address. No default.
     pub listen: *const c_char,
     /// Maximum number of log entries in one batch. Default: 1,024.
     pub batch_entries_max: u32,
-    /// Maximum number of bytes of payloads in one batch. A batch with a single entry may exceed it. Default: 4 MiB.
+    /// Maximum number of bytes of payloads in one batch. A batch with a single entry may exceed this size. Default: 4
+    /// MiB.
     pub batch_bytes_max: u32,
     /// All rows that the program has stored. NULL if the program has never stored rows, or passes a watermark.
     pub rows: *const pmnet_row,
@@ -281,7 +282,7 @@ fn item(item: &Item) -> pmnet_item {
     }
 }
 
-/// Takes the next batch. Waits at most wait_ms milliseconds for it; if wait_ms is negative, without limit.
+/// Takes the next batch. Waits at most wait_ms milliseconds; if wait_ms is negative, without limit.
 ///
 /// Returns PMNET_OK and fills in *batch. The items of the batch belong to the library until the batch is confirmed or
 /// given back. Returns PMNET_AGAIN if no batch has arrived within wait_ms, or if a signal arrived. Fails with

@@ -1,5 +1,5 @@
-//! Logs, which are written to stderr as text or JSON. `PMNET_LOG` or the configuration filters them. Lines that cannot
-//! be written are lost and counted, so logging never ends or delays a process.
+//! Logs, which are written to stderr as text or JSON. `PMNET_LOG` or the configuration sets the filter. Lines that
+//! cannot be written are lost and counted, so logging never ends or delays a process.
 
 use std::io::IsTerminal;
 use std::sync::OnceLock;
@@ -68,8 +68,8 @@ pub fn check_log_filter(what: &str, text: &str) -> Result<(), ConfigError> {
     parse(what, text).map(drop)
 }
 
-/// Replaces the log filter by `text`. If `text` is `None`, or [`check_log_filter`] refuses it, the default filter is
-/// used. If the environment names a filter, changes nothing and returns false.
+/// Replaces the log filter by `text`. If `text` is `None`, or if [`check_log_filter`] refuses `text`, the default
+/// filter is used. If the environment names a filter, changes nothing and returns false.
 #[must_use]
 pub fn filter_logs(text: Option<&str>) -> bool {
     let Some((replace, default)) = REPLACE.get() else {

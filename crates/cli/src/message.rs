@@ -1,7 +1,7 @@
 //! Ids of messages. An id is `PM` and four digits, at the beginning of the message. Each id has an entry in
 //! `docs/operate/messages.md`.
 //!
-//! In the source, an id is a part of the message's text. So it stays with the text even if the text is passed to
+//! In the source, an id is a part of the message's text. So the id stays with the text even if the text is passed to
 //! another process, or is wrapped into another sentence. In JSON logs the id is also a field of its own.
 
 use std::fmt;

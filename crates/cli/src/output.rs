@@ -1,4 +1,5 @@
-//! Output to stdout and stderr. Invariant: a reader that is slow or has gone neither ends nor blocks a process.
+//! Output to stdout and stderr. Invariant: if a reader is slow or has gone, the process that writes neither ends nor
+//! blocks.
 //!
 //! The macros of the standard library panic if a write fails, for example on a full disk or after the death of the log
 //! reader. If the reader of a pipe does not read, a write into the full pipe blocks for ever.

@@ -11,7 +11,7 @@ use signal_hook::iterator::Signals;
 
 /// Exit code after the second signal. The code is the one that a shell reports for SIGINT.
 const EXIT_INTERRUPTED: i32 = 130;
-/// The signal that announces a power failure (signal(7)). The library has no constant for it.
+/// The signal that announces a power failure (signal(7)). The library has no constant for this signal.
 #[cfg(target_os = "linux")]
 const SIGPWR: i32 = 30;
 
@@ -87,8 +87,8 @@ pub fn on_reload(name: &str, again: impl Fn() -> Result<(), String> + Send + 'st
     all.push((name.to_owned(), Box::new(again)));
 }
 
-/// Starts a thread that, at each SIGHUP, reads everything again that was added with [`on_reload`]. Each time it logs
-/// one line, and calls `told` at the beginning and at the end.
+/// Starts a thread that, at each SIGHUP, reads everything again that was added with [`on_reload`]. Each time the thread
+/// logs one line, and calls `told` at the beginning and at the end.
 ///
 /// # Errors
 /// The kernel refuses to install a handler, or to start a thread.

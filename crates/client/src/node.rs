@@ -40,7 +40,7 @@ pub struct ClientNode {
     before: SocketCounters,
     /// Time of the first packet that was sent after the last answer, or after the last change of the port.
     unanswered: Option<Time>,
-    /// Time of the first packet that was sent after the last answer. A change of the port does not affect it.
+    /// Time of the first packet that was sent after the last answer. A change of the port does not affect this time.
     silent_since: Option<Time>,
     /// The socket was replaced since the last call of [`ClientNode::take_other_socket`].
     is_other: bool,

@@ -1,8 +1,8 @@
 //! The agent of one device: it renews the device's lease, in a thread of its own.
 //!
-//! etcd can renew a lease with a keep-alive, but the agent does not use this call. For each renewal it asks etcd for a
-//! new lease, and one transaction attaches the key `alive/ID` to the new lease. The condition of the transaction: the
-//! word about the device, its last lease and its process are unchanged since the agent read them. So a single step
+//! etcd can renew a lease with a keep-alive, but the agent does not use this call. For each renewal the agent asks etcd
+//! for a new lease, and one transaction attaches the key `alive/ID` to the new lease. The condition of the transaction:
+//! the word about the device, its last lease and its process are unchanged since the agent read them. So a single step
 //! grants the lease and confirms that the device was not declared stopped. A transaction that reaches etcd too late
 //! fails its condition and has no effect. The device counts its deadline from the time just before it requested the
 //! lease.
@@ -149,8 +149,8 @@ impl Agent {
         self.shared.state().registered
     }
 
-    /// Returns the next hop and the statement that the device must have; `None`: etcd has no record of them. Call it
-    /// only after the device is registered.
+    /// Returns the next hop and the statement that the device must have; `None`: etcd has no record of them. Call this
+    /// function only after the device is registered.
     #[must_use]
     pub fn order(&self) -> Option<Order> {
         self.shared.state().order
@@ -475,8 +475,8 @@ fn wiring(plan: &Plan, id: u32, spare: bool) -> Option<Order> {
     plan.order(id).or(Some(waits).filter(|_| spare))
 }
 
-/// Checks whether the word about a device allows a lease for this epoch. If the device does not serve (`None`), it gets
-/// a lease unless it was declared stopped.
+/// Checks whether the word about a device allows a lease for this epoch. If the device does not serve (`None`), the
+/// device gets a lease unless it was declared stopped.
 fn allows(word: Word, epoch: Option<u32>) -> Result<(), String> {
     let allowed = match epoch {
         Some(epoch) => word.allows(epoch, Rules::ALL),

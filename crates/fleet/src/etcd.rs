@@ -243,8 +243,8 @@ impl Etcd {
         })
     }
 
-    /// Returns the quota. etcd 3.6 has the quota in its status. Earlier versions have it only in their metrics, which
-    /// this process may not be allowed to read.
+    /// Returns the quota. etcd 3.6 has the quota in its status. Earlier versions have the quota only in their metrics,
+    /// which this process may not be allowed to read.
     fn quota(&mut self) -> Option<u64> {
         let url = format!("{}/metrics", self.endpoint());
         quota_in(&self.http.text(&url)?)

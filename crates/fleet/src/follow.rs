@@ -1,4 +1,4 @@
-//! Finds the addresses of a shard's devices for its clients. A thread reads them from etcd at intervals.
+//! Finds the addresses of a shard's devices for its clients. A thread reads the addresses from etcd at intervals.
 //!
 //! The addresses are only a hint: a client asks each device at its address, and the epoch in the device's answer
 //! decides.

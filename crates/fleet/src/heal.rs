@@ -26,7 +26,7 @@ pub enum Step {
         /// Id of a device that holds everything and has a lease.
         beside: u32,
     },
-    /// The remaining devices get new next hops. If the plan has a spare, it is the last device.
+    /// The remaining devices get new next hops. If the plan has a spare, the spare is the last device.
     Wire(Plan),
     /// Writes the word *left out* about a device that was stopped.
     LeftOut {
@@ -81,7 +81,7 @@ pub(crate) fn present(shard: &Shard) -> Option<Present<'_>> {
 }
 
 /// Returns the next step. `may_stop` returns the number of the device's last lease, if that lease ended long enough
-/// ago. `copies`: the wanted length of the chain, if it is set.
+/// ago. `copies`: the wanted length of the chain, if an operator has set one.
 pub fn advise(
     shard: &Shard,
     may_stop: impl Fn(u32) -> Option<u64>,

@@ -80,7 +80,7 @@ impl History {
     }
 }
 
-/// Checks whether the history is compacted. Returns a text for the operator if it is not.
+/// Checks whether the history is compacted. If not, returns a text for the operator.
 fn look(then: Option<u64>, etcd: &mut Etcd) -> Result<Option<String>, EtcdError> {
     let many = etcd.revision() > MANY && etcd.keeps(1)?;
     let old = match then {

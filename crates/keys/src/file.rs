@@ -140,7 +140,7 @@ fn is_private(mode: u32, owner: u32, own: u32, readers: Readers) -> Result<(), W
     }
 }
 
-/// Creates a file with this text. Only its owner can read it.
+/// Creates a file with this text. Only the owner can read the file.
 pub fn create(path: &Path, text: &str) -> Result<(), KeyFileError> {
     let fault = |error: io::Error| {
         let wrong = match error.kind() {

@@ -77,7 +77,8 @@ impl KeyFile {
         Ok(keys)
     }
 
-    /// Creates a file with these keys. Only its owner can read it. When this function returns, the file is durable.
+    /// Creates a file with these keys. Only the owner can read the file. When this function returns, the file is
+    /// durable.
     ///
     /// # Errors
     /// A file with this name exists, or the file cannot be written.

@@ -162,7 +162,7 @@ fn another_text_is_refused_and_its_key_is_not_shown() {
     assert!(!format!("{:?}", Cluster::draw().unwrap()).contains("key: ["));
 }
 
-/// The key stands at a wrong place of the file. A parser's message would quote it.
+/// The key stands at a wrong place of the file. A parser's message would quote the key.
 #[test]
 fn an_error_quotes_nothing_of_the_file() {
     let digits = "31415926535897932384626433832795";

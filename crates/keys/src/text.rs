@@ -5,7 +5,7 @@ use crate::{Cluster, Front, FrontName, KeyFile, Refused, hex};
 use pmnet_wire::{ClusterKey, FrontId, FrontKey, KEY_BYTES};
 use serde::{Deserialize, Serialize};
 
-/// Prefix of an id in the list of refused fronts. A name cannot begin with it.
+/// Prefix of an id in the list of refused fronts. A name cannot begin with this prefix.
 const ID: &str = "id:";
 
 const OF_CLUSTER: &str = "\

@@ -24,7 +24,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-/* The first port of pmnet's range. The loader sets it, in host byte order. */
+/* The first port of pmnet's range. The loader sets the port, in host byte order. */
 const volatile __u16 pm_port_first;
 const volatile __u16 pm_port_last;
 /* Index of the interface through which cross sends. */

@@ -35,7 +35,7 @@ const WAKER: Token = Token(1);
 /// Token of the first connection.
 const FIRST: usize = 2;
 
-/// A server that listens. [`Limit::run`] makes it serve.
+/// A server that listens. [`Limit::run`] makes the server serve.
 pub struct Limit {
     poll: Poll,
     /// This field keeps the waker alive, because a wake-up is lost when the last handle to its waker is dropped.

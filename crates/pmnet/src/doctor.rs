@@ -42,7 +42,7 @@ const FILES_MIN: u64 = 4096;
 const TMPFS_MAGIC: i128 = 0x0102_1994;
 /// Number of times that the clock is read to measure the cost of one read.
 const CLOCK_READS: u32 = 20_000;
-/// Longest time of one read of a clock that is read in user space. If a read takes longer, it is a system call.
+/// Longest time of one read of a clock that is read in user space. A read that takes longer is a system call.
 const CLOCK_COST_MAX: Duration = Duration::from_nanos(250);
 
 const EXAMPLES: &str = "\
@@ -353,8 +353,8 @@ fn memory() -> Finding {
     }
 }
 
-/// Checks that the kernel does not give pmnet's ports to sockets without a fixed port. Otherwise it could give away the
-/// port of a device that is not running at the moment.
+/// Checks that the kernel does not give pmnet's ports to sockets without a fixed port. Otherwise the kernel could give
+/// away the port of a device that is not running at the moment.
 fn drawn_ports() -> Finding {
     let range = read("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     let reserved = read("/proc/sys/net/ipv4/ip_local_reserved_ports").unwrap_or_default();

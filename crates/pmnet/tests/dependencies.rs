@@ -1,5 +1,6 @@
 //! Checks the rules of deny.toml with cargo alone: licences, sources and banned crates. If `cargo deny` is installed,
-//! it also checks these rules, and advisories. This file also checks the features with which the product is built.
+//! `cargo deny` also checks these rules, and advisories. This file also checks the features with which the product is
+//! built.
 
 use std::process::Command;
 

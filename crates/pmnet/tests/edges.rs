@@ -22,7 +22,7 @@ const EDGES: &[(&str, &[&str])] = &[
         "dataplane",
         &["wire", "device", "log", "media", "proto", "udp"],
     ),
-    // The client library is for users' own programs. The product does not use it.
+    // The client library is for users' own programs. The product does not use this library.
     (
         "packets",
         &["dataplane", "device", "log", "media", "packet-store", "udp"],
@@ -80,7 +80,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("bindings", &["wire", "client", "keys", "server"]),
     ("capi", &["bindings", "client", "server"]),
     ("python", &["bindings", "client", "server"]),
-    // Crates that are not part of the product. The product does not depend on them.
+    // Crates that are not part of the product. The product does not depend on these crates.
     ("history", &[]),
     // The model of the protocol uses no code of the product.
     ("model", &[]),

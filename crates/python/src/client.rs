@@ -19,7 +19,7 @@ use std::time::Duration;
 /// The exception that a signal handler has raised during a call.
 type Raised = Arc<Mutex<Option<PyErr>>>;
 
-/// Runs signal handlers. Returns whether one of them has raised an exception.
+/// Runs signal handlers. Returns whether a handler has raised an exception.
 fn is_raised(raised: &Raised) -> bool {
     Python::attach(|py| match py.check_signals() {
         Ok(()) => false,
@@ -49,7 +49,7 @@ impl Open {
     }
 }
 
-/// Returns the exception for a failed call. If a signal handler ended the call, it is the exception of this handler.
+/// Returns the exception for a failed call. If a signal handler ended the call, returns the exception of this handler.
 fn of_call(py: Python<'_>, raised: &Raised, error: SessionError) -> PyErr {
     let given_up = matches!(error, SessionError::Interrupted);
     let mut raised = raised.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,7 +74,7 @@ fn devices(value: &Bound<'_, PyAny>) -> PyResult<String> {
 const _: () = assert!(ClientOptions::COPIES_MIN == 1 && ClientOptions::CALLS_MAX == 4096);
 const _: () = assert!(ClientOptions::TIMEOUT.as_secs() == 10);
 
-/// A client, which is one session of a shard. Only one thread at a time may use it.
+/// A client, which is one session of a shard. Only one thread at a time may use a client.
 #[pyclass(frozen, module = "pmnet")]
 pub(crate) struct Client {
     open: Guarded<Open>,
@@ -115,8 +115,8 @@ impl Client {
     }
 
     /// Sends an update, and waits until it is durable in the devices. After a success the update is not lost and not
-    /// applied twice. Returns the number of devices that hold it; 0: the log was full, and the server has applied the
-    /// update.
+    /// applied twice. Returns the number of devices that hold the update; 0: the log was full, and the server has
+    /// applied the update.
     #[pyo3(signature = (payload, *, key=None))]
     fn update(
         &self,
@@ -160,8 +160,8 @@ impl Client {
         Reading::of(py, &answer)
     }
 
-    /// Starts an update, and does not wait. The next call of next() sends it. When the update has ended, next() returns
-    /// an event with this token.
+    /// Starts an update, and does not wait. The next call of next() sends the update. When the update has ended, next()
+    /// returns an event with this token.
     #[pyo3(signature = (token, payload, *, key=None))]
     fn update_start(
         &self,
@@ -195,7 +195,7 @@ impl Client {
         })
     }
 
-    /// Sends all started calls, and returns the next call that has ended. Waits at most this many seconds for it; None:
+    /// Sends all started calls, and returns the next call that has ended. Waits at most this many seconds; None:
     /// without limit. Returns None if no call has ended within this time.
     #[pyo3(signature = (timeout=None))]
     fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Event>> {

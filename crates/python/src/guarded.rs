@@ -103,9 +103,9 @@ impl<T> Guarded<T> {
         used.unwrap_or_else(|_| Err(self.fault(Kind::Bug)))
     }
 
-    /// Takes the object out, so that it is closed. `None`: it was closed before, or it belongs to the parent process. A
-    /// child has nothing to close, and this is not an error: functions that run at its exit, such as those of `atexit`,
-    /// must not fail.
+    /// Takes the object out, so that it is closed. `None`: the object was closed before, or belongs to the parent
+    /// process. A child has nothing to close, and this is not an error: functions that run at its exit, such as those
+    /// of `atexit`, must not fail.
     pub(crate) fn take(&self) -> PyResult<Option<T>> {
         if self.is_foreign() {
             return Ok(None);

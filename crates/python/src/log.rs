@@ -1,4 +1,4 @@
-//! The warnings of the loops. No call returns them. The warnings do not use Python's `logging`, because a loop that
+//! The warnings of the loops. No call returns warnings. The warnings do not use Python's `logging`, because a loop that
 //! waits for the interpreter would delay devices and clients.
 
 use pyo3::prelude::*;

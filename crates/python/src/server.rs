@@ -41,8 +41,8 @@ fn stored(
     Ok(Stored::Rows(given))
 }
 
-/// Runs the body while all signals are blocked. A thread that it starts inherits this mask, so signal handlers run only
-/// in the program's own threads.
+/// Runs the body while all signals are blocked. A thread that the body starts inherits this mask, so signal handlers
+/// run only in the program's own threads.
 fn with_signals_blocked<'py, T>(
     py: Python<'py>,
     body: impl FnOnce() -> PyResult<T>,
@@ -102,8 +102,8 @@ impl Open {
 const _: () = assert!(ServerOptions::BATCH_ENTRIES_MAX == 1024);
 const _: () = assert!(ServerOptions::BATCH_BYTES_MAX == 4_194_304);
 
-/// A server of one shard whose store is the calling program. Iterating over it gives batches. Only one thread at a time
-/// may use it.
+/// A server of one shard whose store is the calling program. Iterating over the server gives batches. Only one thread
+/// at a time may use a server.
 #[pyclass(frozen, module = "pmnet")]
 pub(crate) struct Server {
     open: Guarded<Open>,
@@ -159,8 +159,8 @@ impl Server {
         self.port
     }
 
-    /// Takes the next batch. Waits at most this many seconds for it; None: without limit. Returns None if no batch has
-    /// arrived within this time.
+    /// Takes the next batch. Waits at most this many seconds; None: without limit. Returns None if no batch has arrived
+    /// within this time.
     #[pyo3(signature = (timeout=None))]
     fn next<'py>(
         this: &Bound<'py, Self>,

@@ -41,7 +41,7 @@ impl Reader {
         true
     }
 
-    /// Passes as many entries to the machine as it can take. Returns `true` if it took any.
+    /// Passes as many entries to the machine as the machine can take. Returns `true` if the machine took any.
     ///
     /// # Errors
     /// [`Stop`]: the shard must not continue.

@@ -9,8 +9,8 @@
 //! - [`program::Program`]: a program takes batches when it chooses, stores their rows with its own data, and confirms
 //!   the batches (`docs/use/programs.md`). Libraries for other languages use this form.
 //!
-//! [`ServerNode`] joins the server machine, which has no IO, and a store. The simulator runs it unchanged. [`serve`]
-//! runs it on a socket.
+//! [`ServerNode`] joins the server machine, which has no IO, and a store. The simulator runs `ServerNode` unchanged.
+//! [`serve`] runs `ServerNode` on a socket.
 
 mod feed;
 mod node;

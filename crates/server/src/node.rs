@@ -79,8 +79,8 @@ impl<S: Store> ServerNode<S> {
         self.store
     }
 
-    /// Handles one datagram. `now`: the earliest time at which it may have arrived, because it may have waited in the
-    /// socket.
+    /// Handles one datagram. `now`: the earliest time at which the datagram may have arrived, because the datagram may
+    /// have waited in the socket.
     ///
     /// # Errors
     /// [`Stop`]: the shard must not continue.

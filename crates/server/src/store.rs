@@ -149,7 +149,7 @@ pub trait Store: Send {
         false
     }
 
-    /// Does a part of the maintenance work. Returns whether more of it may be waiting.
+    /// Does a part of the maintenance work. Returns whether more maintenance work may be waiting.
     ///
     /// # Errors
     /// [`StoreError`] if the store fails.

@@ -93,8 +93,8 @@ struct Seen {
     counters: Counters,
 }
 
-/// An announcement without the tail's seal must not count. Otherwise it would stop the reading for ever, and
-/// make the server send to the sender of the announcement.
+/// An announcement without the tail's seal must not count. Otherwise such an announcement would stop the reading for
+/// ever, and make the server send to the sender of the announcement.
 #[test]
 fn an_announcement_counts_only_if_the_tail_has_sealed_it() {
     let (stop, trigger) = Stop::new().unwrap();

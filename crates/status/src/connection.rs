@@ -91,7 +91,7 @@ impl Stream {
             Stream::Tls(stream) => {
                 stream.close();
                 // If the socket does not accept the closing message now, the message is lost. The client does not need
-                // it, because it knows the length of the answer.
+                // the message, because it knows the length of the answer.
                 let _unsent = stream.flush();
                 stream.socket().shutdown(Shutdown::Write)
             }

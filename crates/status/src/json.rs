@@ -57,7 +57,7 @@ fn buckets(shot: &Shot) -> Vec<(Option<f64>, u64)> {
         .collect()
 }
 
-/// Adds a sample under its name. If the sample has a label, adds it under the value of the label.
+/// Adds a sample under its name. If the sample has a label, adds the sample under the value of the label.
 fn enter(metrics: &mut Map<String, Json>, sample: &Sample) {
     let metric = &sample.metric;
     let value = match &sample.value {

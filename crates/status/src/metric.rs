@@ -5,7 +5,7 @@ use crate::board::Shot;
 /// Kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A count of events since the process began. While the process runs, it never decreases.
+    /// A count of events since the process began. While the process runs, the count never decreases.
     Counter,
     /// A value that can rise and fall.
     Gauge,
@@ -42,7 +42,7 @@ impl Metric {
         }
     }
 
-    /// Returns the metric's name in Prometheus. For a counter, it ends with `_total`.
+    /// Returns the metric's name in Prometheus. The name of a counter ends with `_total`.
     #[must_use]
     pub fn full_name(&self) -> String {
         match self.kind {

@@ -1,4 +1,4 @@
-//! The page with charts, and the files that it loads. This program contains all of them, so a browser asks no other
+//! The page with charts, and the files that it loads. This program contains all these files, so a browser asks no other
 //! host.
 
 /// A file of the page: its path, its media type, and its text.
@@ -38,7 +38,7 @@ const FILES: [File; 7] = [
 ];
 
 /// The content security policy of the page. The page may run and load files from this port, and nothing from other
-/// hosts. No other page may show it in a frame.
+/// hosts. No other page may show this page in a frame.
 pub const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; \
      form-action 'none'; frame-ancestors 'none'";
 

@@ -447,7 +447,7 @@ fn a_unix_socket_serves_and_goes_with_its_process() {
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "a note");
 }
 
-/// A suspended process does not accept connections. The next process must not wait for it.
+/// A suspended process does not accept connections. The next process must not wait for the suspended process.
 #[test]
 fn a_unix_socket_whose_owner_accepts_nobody_keeps_no_process_waiting() {
     let folder = tempfile::tempdir().unwrap();

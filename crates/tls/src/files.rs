@@ -48,9 +48,9 @@ pub enum Clients {
     /// Clients need not show a certificate, and are not asked for one.
     #[default]
     No,
-    /// A client may show a certificate. An authority in this file must have issued it.
+    /// A client may show a certificate. An authority in this file must have issued the certificate.
     Optional(PathBuf),
-    /// A client must show a certificate. An authority in this file must have issued it.
+    /// A client must show a certificate. An authority in this file must have issued the certificate.
     Required(PathBuf),
 }
 

@@ -56,8 +56,8 @@ impl<T> Stream<T> {
 }
 
 impl<T: Read + Write> Stream<T> {
-    /// Makes one step of the handshake, on a socket that blocks. The caller repeats it while [`Stream::is_handshaking`]
-    /// returns true.
+    /// Makes one step of the handshake, on a socket that blocks. The caller repeats the call while
+    /// [`Stream::is_handshaking`] returns true.
     ///
     /// # Errors
     /// The socket fails, or the peer is not trusted.

@@ -203,7 +203,7 @@ impl Etcds {
         self.members[at].0.kill().unwrap();
     }
 
-    /// Starts a member again. Does not wait until it answers.
+    /// Starts a member again. Does not wait until the member answers.
     pub fn relaunch(&mut self, at: usize) {
         self.members[at].0.relaunch().unwrap();
     }

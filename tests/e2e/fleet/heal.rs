@@ -36,7 +36,7 @@ pub struct World {
 }
 
 impl World {
-    /// Starts a world. Returns `None` if a program that it needs is not installed.
+    /// Starts a world. Returns `None` if a program that the world needs is not installed.
     pub fn start(name: &str, devices: usize) -> Option<World> {
         World::with(name, devices, 1)
     }

@@ -20,7 +20,7 @@ fn the_leader_of_etcd_is_killed_while_devices_are_lost() {
     let mut everything = Vec::new();
     for run in 1..=runs {
         // The first victim is the head. Later victims are random. The leader dies before the
-        // victim, together with it, or while its lease expires.
+        // victim, together with the victim, or while the victim's lease expires.
         let victim = Role::Device(if run == 1 { 0 } else { random.usize(..2) });
         let after = Duration::from_millis([0, 1_500, 2_900][random.usize(..3)]);
         let leader = world.etcds.leader();

@@ -24,7 +24,7 @@ fn a_fleet_heals_and_is_changed_through_an_etcd_with_tls_and_users() {
     let files = certificates::files();
     let [cert, key, ca] = ["server.pem", "server.key", "ca.pem"].map(|name| files.path(name));
     let text = |name: &str| files.path(name).to_str().unwrap().to_owned();
-    // The certificate that the roles show. The test replaces it later.
+    // The certificate that the roles show. The test replaces the certificate later.
     let renew = |from: &str| {
         for ending in ["pem", "key"] {
             let to = files.path(&format!("mine.{ending}"));

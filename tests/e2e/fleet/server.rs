@@ -77,8 +77,8 @@ fn a_spare_that_is_lost_just_while_it_joins_is_left_out_and_may_join_again() {
     });
 }
 
-/// Starts a second server with the same store and another address. Returns it, and a client. The cluster's own server
-/// serves.
+/// Starts a second server with the same store and another address. Returns the second server, and a client. The
+/// cluster's own server serves.
 fn two_servers(world: &mut World) -> (Process, Caller) {
     let server = world.cluster.process(Role::Server).unwrap();
     server.set_flag("--standby", None);

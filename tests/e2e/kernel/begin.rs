@@ -14,7 +14,8 @@ use super::world::{Place, Plan, READY_MAX, World};
 use crate::common;
 use crate::support::seed;
 
-/// Number of entries that are acknowledged and not applied. Loading and saving them takes long enough for a kill.
+/// Number of entries that are acknowledged and not applied. Loading and saving these entries takes long enough for a
+/// kill.
 const ORDERS: u64 = 2_000;
 
 /// Number of moments of kills in one sweep.
@@ -56,7 +57,7 @@ fn saved() -> Option<(World, Writer, u64)> {
     Some((world, writer, orders))
 }
 
-/// Starts the device, and waits until it has read the log. Without a server it cannot serve.
+/// Starts the device, and waits until it has read the log. Without a server the device cannot serve.
 fn begin(world: &mut World) -> Duration {
     let since = Instant::now();
     world.start_device();
@@ -126,7 +127,7 @@ fn killed_while_it_starts(moments: u32) {
             0 => take_out(&world, orders),
             1 => {
                 begin(&mut world);
-                // The device has not served. Nevertheless the log that it loaded must be saved again.
+                // The device has not served. Nevertheless the log that the device loaded must be saved again.
                 world.stop("device");
                 assert_eq!(kept(&world.spill()), orders, "after {moment:?}");
             }
@@ -164,7 +165,7 @@ fn killed_while_it_is_taken_out(moments: u32) {
     all_is_applied(world, &writer);
 }
 
-/// A new device without any state is killed at any moment. Afterwards it must start and serve.
+/// A new device without any state is killed at any moment. Afterwards the device must start and serve.
 #[test]
 fn killed_at_any_moment_of_its_first_start() {
     let Some(mut world) = World::without_device(Plan::new(Place::Nic)) else {

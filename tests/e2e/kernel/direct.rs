@@ -143,8 +143,8 @@ fn killed_every_second() {
     }
 }
 
-/// The log is full of entries that are not applied. The device must continue to receive, and afterwards it must be able
-/// to use every buffer again.
+/// The log is full of entries that are not applied. The device must continue to receive, and afterwards the device must
+/// be able to use every buffer again.
 #[test]
 fn a_full_log_goes_on_receiving() {
     for place in [Place::Nic, Place::Router] {
@@ -176,7 +176,7 @@ fn full(mut plan: Plan) {
         short.set().unwrap_err();
     }
     world.restart("server");
-    // The test sends ten times as many updates as there are buffers. Some of them find the log full again, and go to
+    // The test sends ten times as many updates as there are buffers. Some updates find the log full again, and go to
     // the server.
     for _ in 0..2_500 {
         writer.set().unwrap();
@@ -267,8 +267,8 @@ fn the_server_is_away_for_a_minute_under_load() {
     away(60);
 }
 
-/// Huge pages of this machine, with a mount for them. One test at a time can have them. The pages are released when
-/// this value is dropped.
+/// Huge pages of this machine, with a mount for them. One test at a time can have these pages. The pages are released
+/// when this value is dropped.
 struct HugePages {
     folder: tempfile::TempDir,
     reserved: u64,

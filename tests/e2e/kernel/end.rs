@@ -72,8 +72,8 @@ fn saved_and_loaded() {
     world.check_without_device(&writer);
 }
 
-/// After an old file was refused, the operator puts the newest file in its place. The next start must use it, and no
-/// process may overwrite it.
+/// After an old file was refused, the operator puts the newest file in its place. The next start must use the newest
+/// file, and no process may overwrite it.
 #[test]
 fn the_newest_file_is_put_back_after_an_old_one_was_refused() {
     let Some(mut world) = World::start(spilling()) else {

@@ -87,7 +87,7 @@ fn counted(status: &serde_json::Value, names: &[&str]) -> u64 {
 /// The kernel's counters of answered READs.
 const READS: [&str; 2] = ["read_hits", "read_misses"];
 
-/// Checks that the database has all acknowledged updates. A read through `front` waits for all of them.
+/// Checks that the database has all acknowledged updates. A read through `front` waits for all these updates.
 fn nothing_is_lost(world: &World, front: SocketAddr, acknowledged: &[String]) {
     let applied = world.inside("client1", || {
         let mut caller = Caller::new(front);

@@ -279,9 +279,9 @@ fn linearizable(plan: Plan, seconds: u64, every: Duration) -> Option<(Vec<Record
     Some((records, kills))
 }
 
-/// The last two replies about a key are reads: one through the front, one from the database. Changes the first of them
-/// to an earlier value. Returns `None` if the earlier value is permitted, because an operation has an unknown outcome,
-/// or because there was no write.
+/// The last two replies about a key are reads: one through the front, one from the database. Changes the first of these
+/// reads to an earlier value. Returns `None` if the earlier value is permitted, because an operation has an unknown
+/// outcome, or because there was no write.
 fn broken(records: &[&Record]) -> Option<Vec<Record>> {
     let known = records
         .iter()

@@ -32,8 +32,8 @@ pub struct Load {
 }
 
 impl World {
-    /// Waits until the database has applied all acknowledged updates. For this purpose it sends a
-    /// read, which is answered only after all these updates.
+    /// Waits until the database has applied all acknowledged updates. For this purpose the function
+    /// sends a read, which is answered only after all these updates.
     pub fn settle(&self) {
         for shard in 0..self.shards() {
             let mut writer = self.session_of(shard, Duration::from_secs(5));
@@ -186,7 +186,7 @@ impl Writer {
         }
     }
 
-    /// Sets the next key. Returns the number of devices that hold it.
+    /// Sets the next key. Returns the number of devices that hold the write.
     pub fn set(&mut self) -> Result<u8, SessionError> {
         self.number += 1;
         let (key, value) = (

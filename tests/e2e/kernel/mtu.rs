@@ -290,7 +290,7 @@ fn an_operator_may_say_that_it_carries_less() {
     );
 }
 
-/// The two ends of a link have different MTUs. Longer packets are lost, and no system notices it.
+/// The two ends of a link have different MTUs. Longer packets are lost, and no system notices the loss.
 #[test]
 fn large_packets_that_vanish_are_noticed_by_the_front() {
     const BYTES: usize = 40_000;

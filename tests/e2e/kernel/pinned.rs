@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use pmnet_dataplane::xdp::Pins;
 
-/// Prefix of the names of the tests' devices in the kernel. The process id follows it.
+/// Prefix of the names of the tests' devices in the kernel. The process id follows the prefix.
 const PREFIX: &str = "e2e-";
 
 /// Returns the folder in which a device of this name is pinned.

@@ -127,7 +127,7 @@ fn comes_to_rest(world: &mut World, addresses: &[SocketAddr], end: SocketAddr) {
             *due = due.saturating_sub(1);
         }
     }
-    // The datagram circulated until its hop limit was used up. Only this limit stopped it.
+    // The datagram circulated until its hop limit was used up. Only this limit stopped the datagram.
     assert_eq!(hops, (1..=HOPS).collect());
 }
 

@@ -57,7 +57,7 @@ pub enum Place {
     Nic,
     /// On a machine between client and server.
     Router,
-    /// In the bridge of a machine between client and server. Clients do not know about it.
+    /// In the bridge of a machine between client and server. Clients do not know about the device.
     Switch,
 }
 
@@ -416,7 +416,7 @@ impl World {
         self.wait_ready(name);
     }
 
-    /// Starts the device for the first time or again. Does not wait until it serves.
+    /// Starts the device for the first time or again. Does not wait until the device serves.
     pub fn start_device(&mut self) {
         if self.processes.contains_key("device") {
             self.process("device").relaunch().unwrap();
@@ -427,7 +427,7 @@ impl World {
     }
 
     /// Starts another device in the kernel, for shard 1, at the interfaces of the device. The process of the new device
-    /// is named `beside`. When this device is stopped, its log is saved. Does not wait until it serves.
+    /// is named `beside`. When this device is stopped, its log is saved. Does not wait until the new device serves.
     pub fn start_beside(&mut self) {
         let pinned = Pinned::new(1_000 * (COUNT.fetch_add(1, Ordering::Relaxed) + 1));
         let mut next = self.server();
@@ -447,7 +447,7 @@ impl World {
         self.own("beside", self.node("device"), args);
     }
 
-    /// Starts an ordinary device on the server's machine. Does not wait until it serves.
+    /// Starts an ordinary device on the server's machine. Does not wait until the device serves.
     pub fn start_relay(&mut self, index: usize, listen: SocketAddr, next: SocketAddr) {
         let name = RELAYS[index];
         let log = self.scratch.memory().join(format!("{name}.log"));
@@ -459,7 +459,7 @@ impl World {
         self.own(name, "server", words(&args));
     }
 
-    /// Starts to remove the device from the kernel. The process that does it is named `detach`.
+    /// Starts to remove the device from the kernel. The process that removes the device is named `detach`.
     pub fn start_detach(&mut self) {
         if self.processes.contains_key("detach") {
             self.process("detach").relaunch().unwrap();
@@ -642,7 +642,7 @@ impl World {
         self.processes.insert(name, process);
     }
 
-    /// Runs a program to its end in the device's namespace. Kills it after 10 s.
+    /// Runs a program to its end in the device's namespace. Kills the program after 10 s.
     pub fn run(&self, program: &Path, args: Vec<OsString>) -> Output {
         let mut all = words("10 nsenter");
         all.extend(self.nsenter(self.node("device"), program, args));

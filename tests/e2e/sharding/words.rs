@@ -131,7 +131,7 @@ fn lines(random: &mut Rng) -> Vec<String> {
         for _ in 0..random.usize(..5) {
             let queued = command(random);
             // pmnet refuses SELECT, and commands that no shard accepts, at the moment at which they
-            // are queued. Redis refuses them when they are executed.
+            // are queued. Redis refuses these commands when they are executed.
             let runs_late = ["SELECT", "MOVE", "SWAPDB", "CLUSTER", "COPY", "SORT"];
             // While keys are watched, a front accepts no scripts.
             let refused = watches && queued.starts_with("EVAL");

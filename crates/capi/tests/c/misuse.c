@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * For each error that a program can make, checks the code that the header states. Correct calls after it
- * must still work.
+ * For each error that a program can make, checks the code that the header states. Correct calls after the
+ * error must still work.
  *
  *	misuse LISTEN DEVICE
  */

@@ -2,7 +2,7 @@
 //!
 //! etcd gives a user a token, and may invalidate the token at any time: after some minutes without a request, when
 //! etcd's users change, or when etcd is restarted. Then this module sends the password again, within the time limit of
-//! the same request. If the files of certificates have changed, it reads them again.
+//! the same request. If the files of certificates have changed, this module reads the files again.
 
 use std::io::{ErrorKind, Read};
 use std::net::{TcpStream, ToSocketAddrs};

@@ -19,7 +19,7 @@ pub enum HandWant {
     Add,
     /// The chain continues without these devices.
     Remove {
-        /// Ids of the devices that leave. Several are allowed only if all of them are stopped.
+        /// Ids of the devices that leave. Several devices may leave together only if all of them are stopped.
         devices: Vec<u32>,
         /// The removal is allowed even if only one copy is left.
         to_one: bool,

@@ -141,7 +141,8 @@ impl DeviceDoor {
         self.shared.state().leaves
     }
 
-    /// Forgets the next hop if it was ordered in an earlier run of the process. Returns whether it was forgotten.
+    /// Forgets the next hop if it was ordered in an earlier run of the process. Returns whether a next hop was
+    /// forgotten.
     #[must_use]
     pub fn forget_remembered(&self) -> bool {
         let mut state = self.shared.state();

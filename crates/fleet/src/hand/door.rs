@@ -569,8 +569,8 @@ mod tests {
         drop(door);
     }
 
-    /// A host on the path delays an order. In the meantime it connects by itself and gets a nonce. The caller was told
-    /// that there was no answer, so the door must not execute the order later.
+    /// A host on the path delays an order. In the meantime the host itself connects and gets a nonce. The caller was
+    /// told that there was no answer, so the door must not execute the order later.
     #[test]
     fn an_order_that_was_kept_back_is_not_executed() {
         let at = somewhere();

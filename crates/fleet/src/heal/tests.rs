@@ -363,8 +363,8 @@ fn a_spare_that_is_lost_while_it_joins_is_left_out_whether_it_had_joined_or_not(
     );
     let after = plan(6, Some(7), &[1]);
     assert_eq!(next(&look), Advice::Do(Step::Wire(after.clone())));
-    // The device had not joined. The controller writes no further word about it in this epoch, because the head may
-    // still make its statement about the next epoch.
+    // The device had not joined. The controller writes no further word about this device in this epoch, because the
+    // head may still make its statement about the next epoch.
     let look = shard(
         Some(after.clone()),
         vec![(1, serving(1, 6, &[1])), (7, lost(Word::Stopped))],

@@ -65,7 +65,7 @@ pub struct Witness {
 }
 
 impl Witness {
-    /// Takes a genuine packet. `by_front`: the front sent it.
+    /// Takes a genuine packet. `by_front`: the front sent the packet.
     pub fn note(&mut self, datagram: &[u8], by_front: bool) {
         let Ok(packet) = Packet::parse(datagram) else {
             return;

@@ -1,6 +1,7 @@
 //! The checkers answer two questions. First: was an acknowledged operation lost, applied twice, or applied out of
-//! order? Second: is a history linearizable? The second question needs no database: `pmnet-history` answers it, and
-//! [`read_history`] and [`check_history`] read files for it. The following text is about the first question.
+//! order? Second: is a history linearizable? The second question needs no database: `pmnet-history` answers this
+//! question, from files that [`read_history`] and [`check_history`] read. The following text is about the first
+//! question.
 //!
 //! Purpose: compare a history of the checked workload ([`crate::load::CheckedOptions`]) with the final contents of the
 //! database (`docs/spec/protocol.md` §10, invariants 1 to 3). Invariants: the checker asks the database directly, not

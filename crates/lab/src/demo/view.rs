@@ -1,5 +1,5 @@
-//! The live view. On a terminal it is a progress bar with one line of text; elsewhere it is lines
-//! of text.
+//! The live view. On a terminal the view is a progress bar with one line of text. Elsewhere the
+//! view is lines of text.
 
 use std::cell::RefCell;
 use std::io::IsTerminal;

@@ -133,7 +133,7 @@ pub fn chaos(
         });
         let kills = kill_in_turn(cluster, plan, &ended, &acknowledged, &mut view);
         if kills.is_err() {
-            // The flag ends the load. Otherwise it would continue on a broken cluster.
+            // The flag ends the load. Otherwise the load would continue on a broken cluster.
             stop.store(true, Ordering::Relaxed);
         }
         let loaded = load
@@ -273,9 +273,9 @@ pub fn settle(cluster: &Cluster) -> anyhow::Result<()> {
     drained(cluster.endpoint()?)
 }
 
-/// Waits until the database has applied all acknowledged updates of the front at `endpoint`. For this purpose it sends
-/// a read without keys, which is answered only after all earlier updates are applied (`docs/spec/protocol.md` §2 rule
-/// 8).
+/// Waits until the database has applied all acknowledged updates of the front at `endpoint`. For this purpose the
+/// function sends a read without keys, which is answered only after all earlier updates are applied
+/// (`docs/spec/protocol.md` §2 rule 8).
 ///
 /// # Errors
 /// Fails if the read is not answered in time.

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 /// The first port number that can be claimed.
 const FIRST: u16 = 10_000;
-/// The end of the range. By default Linux assigns no number below it automatically.
+/// The end of the range. By default Linux assigns no number below this end automatically.
 const END: u16 = 32_000;
 /// If fewer numbers than this can be claimed, the numbers of the kernel's own range are also used.
 const RANGE_MIN: u16 = 1_000;

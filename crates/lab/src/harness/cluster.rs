@@ -183,7 +183,7 @@ pub struct Cluster {
 
 impl Cluster {
     /// Starts all processes, database first, and waits until they serve. `binaries` are the programs to start. `folder`
-    /// is the parent of the run's folder; it should be on a real disk.
+    /// is the parent of the run's folder, and should be on a real disk.
     ///
     /// # Errors
     /// Fails if a process cannot be started. The error names the first such process, with the end of its output.
@@ -494,7 +494,7 @@ impl Cluster {
 
     /// Lets a device join at the end of the chain, as an operator does: starts it with `--join`, waits until it is
     /// ready, and restarts the chain's last device with the new device as its next hop. A device that was lost before
-    /// keeps its id. If `keeps_log` is set, it also keeps its log; otherwise it gets a new log.
+    /// keeps its id. If `keeps_log` is set, the device also keeps its log; otherwise the device gets a new log.
     ///
     /// # Errors
     /// Fails if the device does not join in time.

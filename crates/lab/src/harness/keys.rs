@@ -1,4 +1,4 @@
-//! The key files of a set-up. The product makes them in the folder of the run.
+//! The key files of a set-up. The product makes the files in the folder of the run.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

@@ -25,7 +25,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// Folder in which `ip netns` keeps the names.
 pub(crate) const FOLDER: &str = "/run/netns";
-/// Prefix of every namespace's name. The process id follows it.
+/// Prefix of every namespace's name. The process id follows the prefix.
 pub(crate) const PREFIX: &str = "pmnet-";
 /// Maximum number of nodes of one run.
 const NODES_MAX: usize = 32;
@@ -153,7 +153,7 @@ impl Namespaces {
         self.nodes.iter().cloned().chain([self.hub()]).collect()
     }
 
-    /// Returns the address of a node. All other nodes can reach it.
+    /// Returns the address of a node. All other nodes can reach this address.
     #[must_use]
     pub fn address(&self, node: usize) -> Ipv4Addr {
         let [a, b, c, _] = gateway(node).octets();

@@ -241,7 +241,7 @@ impl Process {
         Ok(false)
     }
 
-    /// Starts the process again with the same arguments. Does not wait until it serves.
+    /// Starts the process again with the same arguments. Does not wait until the process serves.
     ///
     /// # Errors
     /// Fails if the process cannot be started.

@@ -35,7 +35,8 @@ pub struct Trouble {
     pub drop: f64,
     /// Fraction of the datagrams that are sent twice, 0 to 1.
     pub repeat: f64,
-    /// Fraction of the datagrams that are delayed, 0 to 1. Later datagrams overtake them.
+    /// Fraction of the datagrams that are delayed, 0 to 1. Later datagrams overtake delayed
+    /// datagrams.
     pub hold: f64,
     /// Maximum delay of a datagram.
     pub hold_max: Duration,

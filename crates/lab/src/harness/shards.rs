@@ -14,7 +14,7 @@ use super::process::Process;
 /// Number of slots of a map.
 const SLOTS: usize = 16_384;
 
-/// Running processes. All of them are killed when this value is dropped.
+/// Running processes. The processes are killed when this value is dropped.
 #[derive(Debug)]
 pub struct Shards {
     // The front, which is dropped first.
@@ -100,7 +100,7 @@ impl Shards {
         })
     }
 
-    /// Writes a map file that begins with `head` and gives each shard these slots. Then makes the front read it.
+    /// Writes a map file that begins with `head` and gives each shard these slots. Then makes the front read the file.
     ///
     /// # Errors
     /// Fails if the file cannot be written, or if the front has ended.

@@ -34,7 +34,7 @@ pub enum Link {
 #[derive(Debug)]
 pub struct Connection {
     pub link: Link,
-    /// Number of the logical client. After an operation of unknown outcome it is a new number.
+    /// Number of the logical client. After an operation of unknown outcome the connection gets a new number.
     pub client: u64,
     pub lane: Lane,
     pub out: Vec<u8>,

@@ -16,7 +16,7 @@ pub struct Issued {
     pub label: Option<(String, String)>,
 }
 
-/// The counters of one logical client. The numbers that it writes only increase.
+/// The counters of one logical client. The numbers that the client writes only increase.
 #[derive(Clone, Debug, Default)]
 pub struct Lane {
     turn: u64,

@@ -20,7 +20,7 @@ const TICKS_PER_REPORT: u64 = 2;
 #[derive(Debug)]
 pub struct Pending {
     pub issued: Issued,
-    /// Time at which the operation was sent. In open loop: the time at which it was due.
+    /// Time at which the operation was sent. In open loop: the time at which the operation was due.
     pub invoke_ns: u64,
     /// Time at which the operation is given up.
     pub deadline_ns: u64,

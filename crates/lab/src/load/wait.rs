@@ -19,7 +19,7 @@ const EVENTS_MAX: usize = 1024;
 /// Token of the timer.
 const TIMER: Token = Token(usize::MAX - 1);
 
-/// A poll with a timer. After activity it can spin instead of sleep.
+/// A poll with a timer. After activity the poll can spin instead of sleep.
 pub struct Waiter {
     poll: Poll,
     events: Events,

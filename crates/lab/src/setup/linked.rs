@@ -1,4 +1,5 @@
-//! A set-up over links. Client and server are network namespaces. Between them is a device in the kernel, or no device.
+//! A set-up over links. Client and server are network namespaces. Between client and server is a device in the kernel,
+//! or no device.
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -53,8 +54,8 @@ pub fn sweep() -> anyhow::Result<()> {
 
 impl Linked {
     /// Makes the network of `system`, and starts the processes on the path of a Redis client. Front and load are on the
-    /// client's node. Device, server and Redis are where `system` has them. If `system` has no device, there is only
-    /// Redis, or only the server that is the upper bound. `name` and `number` distinguish several set-ups.
+    /// client's node. Device, server and Redis are on the nodes that `system` names. If `system` has no device, there
+    /// is only Redis, or only the server that is the upper bound. `name` and `number` distinguish several set-ups.
     ///
     /// The calling thread must outlive the set-up, because the processes end when this thread ends.
     ///

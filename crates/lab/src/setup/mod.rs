@@ -3,7 +3,7 @@
 //!
 //! Purpose: code that the demo and `bench redis` share. Invariants: when a handle is dropped, its processes end and its
 //! networks are removed; every set-up has one RESP endpoint for clients. The thread that starts a set-up must outlive
-//! it, because the processes end when this thread ends.
+//! the set-up, because the processes end when this thread ends.
 
 mod limit;
 mod linked;

@@ -21,8 +21,8 @@ impl std::fmt::Debug for Hidden {
     }
 }
 
-// `Serialize` is written by hand. A comparison of settings uses it, and must treat all passwords as
-// equal.
+// `Serialize` is written by hand, because a comparison of settings uses it and must treat all
+// passwords as equal.
 impl Serialize for Hidden {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str("…")

@@ -235,7 +235,8 @@ pub fn main(args: &CtlArgs) -> anyhow::Result<bool> {
     for _ in 0..TRIES {
         let shard = read(&mut etcd, &names)?;
         let intent = intend(&names, &shard, want).map_err(|text| anyhow!(text))?;
-        // If another process has written first, the plan is made again. The new plan is printed only if it differs.
+        // If another process has written first, the plan is made again. The new plan is printed only if it differs from
+        // the earlier plan.
         if said.as_ref() != Some(&as_text(&intent)) {
             say(&intent, args.json);
             said = Some(as_text(&intent));

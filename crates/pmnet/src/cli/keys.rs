@@ -130,7 +130,7 @@ impl Reach {
     }
 
     /// Returns the new addresses of a front's devices, if the front may exchange packets with all of them. Otherwise
-    /// logs that the front does not use them.
+    /// logs that the front does not use the new addresses.
     pub fn now(self, devices: Vec<SocketAddr>) -> Option<Vec<SocketAddr>> {
         let Some(at) = self.beyond(&devices) else {
             return Some(devices);

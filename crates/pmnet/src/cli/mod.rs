@@ -125,7 +125,7 @@ enum Command {
     Doctor(crate::doctor::DoctorArgs),
 }
 
-/// Returns the definition of the whole command line. The reference is generated from it.
+/// Returns the definition of the whole command line. The reference is generated from this definition.
 #[must_use]
 pub fn definition() -> clap::Command {
     Cli::command()

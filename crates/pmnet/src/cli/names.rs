@@ -109,8 +109,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Starts the thread. After each look-up, it calls `tell` with all addresses of each host. If a name cannot be
-    /// resolved, `tell` gets its previous addresses.
+    /// Starts the thread. After each look-up, the thread calls `tell` with all addresses of each host. If a name cannot
+    /// be resolved, `tell` gets its previous addresses.
     pub fn start(
         hosts: Vec<Named>,
         mut tell: impl FnMut(&[Vec<SocketAddr>]) + Send + 'static,

@@ -305,7 +305,7 @@ impl Parts {
         }
     }
 
-    /// Ends all parts, one group after the other. Returns whether all of them ended without an error.
+    /// Ends all parts, one group after the other. Returns whether all parts ended without an error.
     fn end(&mut self, hear: &Receiver<Event>) -> anyhow::Result<bool> {
         // This flag also ends parts that still wait for a name or for etcd.
         on_signals()?.store(true, Ordering::Release);

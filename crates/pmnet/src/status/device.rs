@@ -190,9 +190,9 @@ pub(crate) struct DeviceBoard {
     waits: Mutex<Option<String>>,
     /// Ids of the chain's devices, head first; empty: the device does not serve. Like `waits`, the ids rarely change.
     chain: Mutex<Vec<u32>>,
-    /// Measures the store's lag. Only the status port's thread uses it.
+    /// Measures the store's lag. Only the status port's thread uses this field.
     lag: Mutex<Lag>,
-    /// Measures the silence of the next hop. Only the status port's thread uses it.
+    /// Measures the silence of the next hop. Only the status port's thread uses this field.
     silence: Mutex<Silence>,
     /// Board of the server in this process (--store).
     pub(crate) server: Option<ServerBoard>,
@@ -242,8 +242,8 @@ impl DeviceBoard {
         DeviceNumbers::of(self.numbers.read())
     }
 
-    /// Returns the time since the last packet from the next hop. In a kernel mode it returns 0, because the kernel
-    /// receives most of these packets, and the loop does not see them.
+    /// Returns the time since the last packet from the next hop. In a kernel mode the function returns 0, because the
+    /// kernel receives most of these packets without the loop.
     fn silence(&self, now: Instant) -> Duration {
         let heard = self.next_hop_heard.load(Relaxed);
         let silence = lock(&self.silence).note(heard, now);
@@ -633,7 +633,7 @@ fn numbers<M: Media>(node: &DeviceNode<M>, port: PortCounters) -> DeviceNumbers 
 mod tests {
     use super::*;
 
-    /// Every reason for a rejection must have a counter. Otherwise its rejections would not be shown.
+    /// Every reason for a rejection must have a counter. Otherwise the rejections for this reason would not be shown.
     #[test]
     fn every_reason_of_a_reject_has_a_number() {
         let parts: Vec<&str> = DeviceNumbers::METRICS

@@ -130,7 +130,7 @@ fn took(slots: &[u64]) -> Shot {
 mod tests {
     use super::*;
 
-    /// Every counter of the pipeline must have a metric. Otherwise it would not be shown.
+    /// Every counter of the pipeline must have a metric. Otherwise the counter would not be shown.
     #[test]
     fn every_counter_of_the_pipeline_has_a_metric() {
         let parts: Vec<&str> = KernelNumbers::METRICS

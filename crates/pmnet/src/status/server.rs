@@ -106,7 +106,7 @@ pub(crate) struct ServerBoard {
     batch: Histogram,
     /// The reason for the store's present or last pause. The loop takes the lock only for a new reason.
     why: Mutex<Option<String>>,
-    /// Measures the store's lag. Only the status port's thread uses it.
+    /// Measures the store's lag. Only the status port's thread uses this field.
     lag: Mutex<Lag>,
 }
 

@@ -378,7 +378,7 @@ fn what_a_line_names_is_looked_up() {
 /// Keys that the file accepts, although they count only on the command line.
 const FLAGS_ONLY: &[&str] = &["detach", "discard", "new-slots"];
 
-/// Returns the keys of a section. The program lists them when it refuses an unknown key.
+/// Returns the keys of a section. The program lists these keys when it refuses an unknown key.
 fn keys(section: &str) -> Vec<String> {
     let refused = check_file(&format!("[{section}]\nno-such-key = 0\n")).unwrap_err();
     let text = refused.to_string();

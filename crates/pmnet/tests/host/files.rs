@@ -124,7 +124,7 @@ fn out_of_files_a_client_is_told_so() {
     serves(places.front_at());
 }
 
-/// Regression test: silent connections used up a small limit of open files. None of them was closed before its
+/// Regression test: silent connections used up a small limit of open files. No silent connection was closed before its
 /// deadline, so `pmnet ctl` waited for seconds.
 #[test]
 fn silent_connections_keep_ctl_from_no_device_that_has_few_open_files() {

@@ -223,8 +223,8 @@ fn a_redis_of_direct_is_found_again_elsewhere() {
     front.says("the Redis of --direct has another address now");
 }
 
-/// Regression test: the process ended only when the resolver gave up, after more than nine seconds. Then it logged that
-/// its disk was slow.
+/// Regression test: the process ended only when the resolver gave up, after more than nine seconds. Then the process
+/// logged that its disk was slow.
 #[test]
 fn a_server_whose_resolver_is_silent_ends_when_it_is_asked_to() {
     if !rustix::process::geteuid().is_root() {

@@ -166,8 +166,8 @@ fn a_copy_made_under_load_has_all_that_was_acknowledged_before() {
         "{}",
         server.log()
     );
-    // If the copy is older than what the device knows, the device does not serve. With the newest store it serves
-    // again.
+    // If the copy is older than what the device knows, the device does not serve. With the newest store the device
+    // serves again.
     let server = Running::logged(places.server(&url), &places.path("server.err"));
     let mut device = Running::logged(
         places.device(&places.server_at()),

@@ -19,7 +19,7 @@ fn a_hangup_ends_nobody() {
     for running in all {
         running.stop();
     }
-    // The controller still waits for etcd. SIGHUP must not end it either.
+    // The controller still waits for etcd. SIGHUP must not end this controller either.
     let mut controller = product();
     controller.args(["controller", "--fleet", "f", "--etcd", "http://127.0.0.1:9"]);
     let mut controller = Running::logged(controller, &places.path("controller.err"));

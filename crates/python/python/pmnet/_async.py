@@ -55,7 +55,7 @@ class AsyncClient:
     async def update(
         self, payload: BytesLike, *, key: Optional[BytesLike] = None
     ) -> int:
-        """Sends an update, and waits until it is durable. Returns the number of devices that hold it.
+        """Sends an update, and waits until it is durable. Returns the number of devices that hold the update.
 
         If the result is 0, the log was full, and the server has applied the update.
         """

@@ -16,7 +16,7 @@ def log_to(path: Optional[Union[str, os.PathLike[str]]], /) -> None:
 
 @final
 class Client:
-    """A client, which is one session of a shard. Only one thread at a time may use it."""
+    """A client, which is one session of a shard. Only one thread at a time may use a client."""
 
     def __new__(
         cls,
@@ -81,7 +81,7 @@ class Reading:
 
 @final
 class Server:
-    """A server of one shard whose store is the calling program. Iterating over it gives batches."""
+    """A server of one shard whose store is the calling program. Iterating over the server gives batches."""
 
     def __new__(
         cls,

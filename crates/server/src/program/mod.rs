@@ -1,5 +1,5 @@
-//! A server whose store is a program. The program takes batches, stores each with its rows, and confirms it
-//! (`docs/use/programs.md`).
+//! A server whose store is a program. The program takes batches, stores each batch with its rows, and confirms each
+//! batch (`docs/use/programs.md`).
 //!
 //! Loop, machine and rules are those of every server: [`serve`] runs on a thread of its own, with a store whose steps
 //! the program carries out. Invariants: there is one batch at a time. A device or a client gets a confirmation only
@@ -60,7 +60,7 @@ pub const REPLY_BYTES_MAX: usize = MESSAGE_BYTES_MAX;
 /// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// An update. The client that sent it was already told that the update is durable, and gets no reply.
+    /// An update. The client that sent the update was already told that the update is durable, and gets no reply.
     Update,
     /// A bypass that may change the program's state. The client that sent the bypass gets a reply.
     Bypass,
@@ -250,7 +250,7 @@ impl Program {
         })
     }
 
-    /// Returns the server's UDP address. The last device of the chain sends to it.
+    /// Returns the server's UDP address. The last device of the chain sends to this address.
     #[must_use]
     pub const fn address(&self) -> Peer {
         self.address

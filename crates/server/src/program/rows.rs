@@ -279,7 +279,7 @@ fn read_about(shard: u32, about: &Bytes) -> Result<(u64, u64), RowsError> {
     Ok((u64::from_be_bytes(*count), u64::from_be_bytes(sum)))
 }
 
-/// Checks the blob at the beginning of `place`. Returns it with and without its checksum.
+/// Checks the blob at the beginning of `place`. Returns the blob with and without its checksum.
 fn split_blob(place: &[u8]) -> Option<(&[u8], &[u8])> {
     let rest = place.strip_prefix(BLOB_MAGIC)?;
     let length = u32::from_be_bytes(*rest.first_chunk::<4>()?);

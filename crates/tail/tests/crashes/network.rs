@@ -19,7 +19,7 @@ pub const HEAD: Peer = peer(1);
 const CLIENT: Peer = peer(2);
 /// One packet in this number of packets is lost.
 const LOST: u64 = 23;
-/// Size of a packet buffer in bytes. `FRONT` is the offset of the packet in it.
+/// Size of a packet buffer in bytes. `FRONT` is the offset of the packet in the buffer.
 const BUFFER: usize = 2048;
 const FRONT: usize = 42;
 /// Maximum number of buffers that are lent at the same time.

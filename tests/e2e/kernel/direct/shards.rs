@@ -22,7 +22,7 @@ fn two(media: &'static str) -> Option<Plan> {
     })
 }
 
-/// Returns clients of both shards. There are enough of them to use both queues.
+/// Returns clients of both shards. There are enough clients to use both queues.
 fn writers(world: &World) -> Vec<Writer> {
     let of = |shard| (0..16).map(move |_| world.session_of(shard, CALL_MAX));
     (0..world.shards()).flat_map(of).collect()

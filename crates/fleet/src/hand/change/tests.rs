@@ -216,7 +216,7 @@ fn what_cannot_be_says_why() {
     cut.devices.remove(&2);
     refused(&cut, &remove(&[2]), false, "--is-stopped");
     refused(&cut, &remove(&[1]), false, "device 2 of the chain does not");
-    // Several devices are lost. If an operator names only one of them, the error names all.
+    // Several devices are lost. If an operator names only one of the lost devices, the error names all lost devices.
     let mut lost = world(&[1, 2, 3, 4], &[9]);
     lost.devices.remove(&2);
     refused(

@@ -1,8 +1,8 @@
 //! Clients that bypass the kernel's network stack. All clients share one AF_XDP socket, and each client has a UDP port
 //! of its own.
 //!
-//! This module writes the Ethernet, IP and UDP headers itself. From the network stack it takes only the client's own
-//! address and the hardware address of the next hop.
+//! This module writes the Ethernet, IP and UDP headers itself. From the network stack, the module takes only the
+//! client's own address and the hardware address of the next hop.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::time::{Duration, Instant};

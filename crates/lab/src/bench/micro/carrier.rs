@@ -80,7 +80,8 @@ pub struct Arrived {
 
 /// Sends and receives datagrams for clients that are numbered from 0. No method waits.
 pub trait Carrier {
-    /// Prepares datagrams before the measured time begins. The client sends them with its next [`send`](Carrier::send).
+    /// Prepares datagrams before the measured time begins. The client sends the prepared datagrams with its next
+    /// [`send`](Carrier::send).
     fn prepare(&mut self, client: usize, datagrams: &[Vec<u8>]) -> anyhow::Result<()>;
 
     /// Sends datagrams; returns the number of datagrams that could not be sent now.

@@ -59,7 +59,7 @@ impl Ideal {
 }
 
 /// Returns the acknowledgement of an update, and `None` for other packets. The number of copies in
-/// it is 0, because no device logged the update.
+/// the acknowledgement is 0, because no device logged the update.
 fn answer(datagram: &[u8]) -> Option<[u8; pmnet_wire::HEADER_LEN]> {
     let packet = Packet::parse(datagram).ok()?;
     (packet.header.kind == Kind::Update).then(|| {

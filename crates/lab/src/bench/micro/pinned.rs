@@ -4,7 +4,7 @@ use std::path::Path;
 
 use pmnet_dataplane::xdp::{KernelError, Pins};
 
-/// Prefix of the names of the benchmarks' devices. The id of this process follows it.
+/// Prefix of the names of the benchmarks' devices. The id of this process follows the prefix.
 const PREFIX: &str = "bench-";
 
 /// The name of a device in the kernel. When this value is dropped, all objects that the device

@@ -152,7 +152,7 @@ impl Session {
             })
     }
 
-    /// Checks an answer. Returns whether it completes the update in flight.
+    /// Checks an answer. Returns whether the answer completes the update in flight.
     fn take(&mut self, datagram: &[u8]) -> anyhow::Result<bool> {
         let packet = Packet::parse(datagram)
             .map_err(|reason| anyhow::anyhow!("an answer is damaged: {reason}"))?;

@@ -4,7 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// Numbers of resends and other irregularities. The report shows all of them; none of them invalidates a measurement.
+/// Numbers of resends and other irregularities. The report shows all irregularities, and no irregularity invalidates a
+/// measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Troubles {
     /// Number of updates that were sent again after 10 ms without an answer.

@@ -11,11 +11,12 @@ use crate::xdp::Counted;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Packet {
-    /// An update with the next seq of its session. The pipeline appends and acknowledges it.
+    /// An update with the next seq of its session. The pipeline appends and acknowledges the
+    /// update.
     Update,
     /// An update with the next seq of its session, over IPv6.
     Update6,
-    /// An update that is already in the log. The pipeline acknowledges it again.
+    /// An update that is already in the log. The pipeline acknowledges the update again.
     Duplicate,
     /// An update of a session that this device does not know.
     Unknown,

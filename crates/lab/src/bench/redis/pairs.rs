@@ -36,7 +36,7 @@ pub struct PairsCell {
     pub ms: f64,
     /// Time of each round in milliseconds, in the order of the rounds.
     pub rounds_ms: Vec<f64>,
-    /// Number of rounds that were given up after a minute. Each of them counts as one minute.
+    /// Number of rounds that were given up after a minute. Each such round counts as one minute.
     pub unfinished: usize,
     /// Number of error replies in all rounds.
     pub errors: u64,

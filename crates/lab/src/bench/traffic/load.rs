@@ -11,8 +11,8 @@ use crate::bench::micro::system::SERVER;
 use crate::load::{Endpoint, Hooks, Options, Progress, run};
 use crate::testbed::Network;
 
-/// Longest wait for the first acknowledgement. Usually it takes far less time, even on a busy
-/// machine.
+/// Longest wait for the first acknowledgement. Usually the acknowledgement takes far less time,
+/// even on a busy machine.
 const FIRST_MAX: Duration = Duration::from_secs(10);
 /// Interval at which this process checks for the first acknowledgement.
 const LOOK: Duration = Duration::from_millis(5);

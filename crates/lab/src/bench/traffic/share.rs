@@ -57,7 +57,7 @@ fn beyond(count: usize) -> usize {
     beyond.saturating_sub(1)
 }
 
-/// Returns the median. For an even number of values, it is the mean of the two middle values.
+/// Returns the median. For an even number of values, the median is the mean of the two middle values.
 #[must_use]
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();

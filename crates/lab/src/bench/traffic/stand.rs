@@ -1,5 +1,5 @@
-//! A variant of the switch that has been set up: its network, programs and processes. All of them are removed when the
-//! value is dropped.
+//! A variant of the switch that has been set up: its network, programs and processes. Network, programs and processes
+//! are removed when this value is dropped.
 
 use std::ffi::OsString;
 

@@ -12,7 +12,7 @@ const WARMUP_PART: f64 = 0.2;
 /// Minimum duration of a warm-up.
 const WARMUP_MIN: Duration = Duration::from_millis(50);
 
-/// Checks that the values are within these bounds. Returns them in order, each once.
+/// Checks that the values are within these bounds. Returns the values in order, each once.
 pub fn between(
     flag: &str,
     values: &[usize],

@@ -1,4 +1,5 @@
-//! `pmnet ctl drain`: sends one barrier. The server answers it after it has applied everything before it.
+//! `pmnet ctl drain`: sends one barrier. The server answers the barrier after it has applied everything before the
+//! barrier.
 
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;

@@ -342,8 +342,8 @@ fn watch_direct(named: Named, mover: DirectMover) -> anyhow::Result<Watch> {
     })
 }
 
-/// Logs how a front that ends has answered its reads. `shard`: the front's number among several, counted from 1; 0:
-/// there is only one front.
+/// When a front ends, logs how the front has answered its reads. `shard`: the front's number among several, counted
+/// from 1; 0: there is only one front.
 fn log_end(counters: &Counters, shard: usize) {
     let Counters {
         own_writes,

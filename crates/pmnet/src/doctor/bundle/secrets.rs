@@ -54,7 +54,7 @@ pub struct Secrets {
     pub unread: Vec<String>,
 }
 
-/// Compiles a regular expression of this module. The tests compile all of them.
+/// Compiles a regular expression of this module. The tests compile all expressions of the module.
 fn expression(text: &str) -> anyhow::Result<Regex> {
     Ok(RegexBuilder::new(text)
         .case_insensitive(true)
