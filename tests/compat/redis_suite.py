@@ -19,8 +19,8 @@ UNIT_SECONDS_MAX = 400
 SILENT_SECONDS_MAX = 120
 # Number of hanging tests after which the rest of a unit is given up.
 HANGS_MAX = 6
-# Maximum number of runs in which the tests that failed by themselves are left out, and number of tests that are run
-# alone in each of them.
+# Maximum number of runs in which the tests that failed alone are left out, and number of tests that are run alone in
+# each such run.
 PASSES_MAX = 4
 ALONE_MAX = 40
 START_TRIES = 3

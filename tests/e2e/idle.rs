@@ -1,5 +1,5 @@
-//! A Redis is restarted, or moves to another address, while no client uses it. A front accepts no client as long as it
-//! finds another Redis than the server's. So the server gets no work that would show it the change.
+//! A Redis is restarted, or moves to another address, while no client uses it. A front accepts no client while the
+//! front finds another Redis than the server's. So the server gets no work that would show it the change.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -187,8 +187,8 @@ class Source:
             while self.masked[end : end + 2] == "||":
                 end = self.after(end + 2, False)
             condition = self.masked[found.end() : end]
-            # cargo-mutants changes the conditions of match arms. In a condition with ||, each operand is left out by
-            # itself.
+            # cargo-mutants changes the conditions of match arms. In a condition with ||, each operand is left out
+            # separately.
             if self.masked[end : end + 1] != "{" or re.search(r"\blet\b", condition) or "||" in condition:
                 continue
             yield self.change("check", found.end(), end, "false", "never if")

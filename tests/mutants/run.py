@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Changes the source at one place at a time, and checks whether a test notices the change.
 
-This program is for changes that no tool makes by itself: in the C code of the pipeline, in what is flushed and when, in
-the order of two persists, in a number. cargo-mutants changes operators, values and match arms (`make cargo-mutants`),
+This program is for changes that no tool makes by itself: changes of the C code of the pipeline, of flushes, of the
+order of two persists, and of numbers. cargo-mutants changes operators, values and match arms (`make cargo-mutants`),
 and dropped.py leaves out checks and statements (`make dropped`). Changes of these kinds need no row.
 
 The tables (*.toml in this folder) have one row for each mutant:

@@ -65,7 +65,7 @@ CLIENTS, DEADLINE_MS = 8, 60_000
 # Seconds within which every reply must arrive.
 SOCKET_LIMIT = 2 * DEADLINE_MS / 1000
 # For each kind of contents of the persistent memory, the number of elements to which a client's list is filled before
-# each cut. The client must not be able to remove all of them meanwhile. With the store in the guest, filling takes
+# each cut. The client must not be able to remove all elements meanwhile. With the store in the guest, filling takes
 # long, so these lists are shorter.
 ELEMENTS = {"log": 200_000, "store": 2_000}
 # Size of a packet store on fsdax in bytes.

@@ -8,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 /// Environment variable with the child's task: `record:ROUNDS:PATH` or `check:LIST`.
 const CHILD: &str = "PMNET_POWERCUT";
 
-/// Runs the child's task. The task either calls `record` with a number of rounds and a path, or calls `wrong` for each
-/// path of a list, with the number of promised rounds and the maximum number of recorded rounds.
+/// Runs the child's task. The task `record` calls `record` with a number of rounds and a path. The task `check` calls
+/// `wrong` for each path of a list, with the number of promised rounds and the maximum number of recorded rounds.
 #[allow(clippy::disallowed_methods)] // A test program has no arguments of its own.
 pub fn child(record: impl Fn(u64, &Path), wrong: impl Fn(&Path, u64, u64) -> Result<(), String>) {
     let what = std::env::var(CHILD);

@@ -28,7 +28,7 @@ pub enum Kind {
     DataLoss = -9,
     /// Fewer devices hold the updates than the program requires.
     Copies = -10,
-    /// The call has no effect, and never will.
+    /// The call has no effect, and will never have one.
     Failed = -11,
     /// The call takes effect at most once, or not at all.
     Unknown = -12,

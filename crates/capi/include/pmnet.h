@@ -561,7 +561,7 @@ int pmnet_server_open(const struct pmnet_server_options *options,
                       struct pmnet_server *server);
 
 /**
- * Closes the server. If a batch is not confirmed and its rows are not stored, the next server gets it again.
+ * Closes the server. If a batch is not confirmed and its rows are not stored, the next server gets the batch again.
  */
 int pmnet_server_close(struct pmnet_server server);
 
@@ -632,9 +632,10 @@ int pmnet_server_done(struct pmnet_server server,
                       uint64_t batch);
 
 /**
- * Gives the present batch back: the program has executed no part of it, and will not. The batch is offered again after
- * a pause, perhaps with more items. If a program does not know whether its transaction took place, it must not call
- * this function. Instead, the program must close the server, and open it with the rows that it finds stored.
+ * Gives the present batch back. The program must have executed no part of the batch, and must not execute it later.
+ * The batch is offered again after a pause, perhaps with more items. If a program does not know whether its
+ * transaction took place, it must not call this function. Instead, the program must close the server, and open it with
+ * the rows that it finds stored.
  */
 int pmnet_server_undone(struct pmnet_server server,
                         uint64_t batch);

@@ -235,7 +235,7 @@ pub unsafe extern "C" fn pmnet_server_open(
     })
 }
 
-/// Closes the server. If a batch is not confirmed and its rows are not stored, the next server gets it again.
+/// Closes the server. If a batch is not confirmed and its rows are not stored, the next server gets the batch again.
 #[unsafe(no_mangle)]
 pub extern "C" fn pmnet_server_close(server: pmnet_server) -> c_int {
     entry(|| {
@@ -425,9 +425,10 @@ pub extern "C" fn pmnet_server_done(server: pmnet_server, batch: u64) -> c_int {
     })
 }
 
-/// Gives the present batch back: the program has executed no part of it, and will not. The batch is offered again after
-/// a pause, perhaps with more items. If a program does not know whether its transaction took place, it must not call
-/// this function. Instead, the program must close the server, and open it with the rows that it finds stored.
+/// Gives the present batch back. The program must have executed no part of the batch, and must not execute it later.
+/// The batch is offered again after a pause, perhaps with more items. If a program does not know whether its
+/// transaction took place, it must not call this function. Instead, the program must close the server, and open it with
+/// the rows that it finds stored.
 #[unsafe(no_mangle)]
 pub extern "C" fn pmnet_server_undone(server: pmnet_server, batch: u64) -> c_int {
     entry(|| {

@@ -1,9 +1,9 @@
 //! The part that the command lines of all binaries share.
 //!
 //! Purpose: exit codes, logs, signals, and the notation of addresses and sizes are the same in all binaries. Exit
-//! codes: 0 if the command succeeded; 1 if it failed, or if a check found a problem (a sentence on stderr describes the
-//! problem and says what to do); 2 if the command line or the configuration is invalid. Not allowed here: knowledge of
-//! a role, a protocol or a subcommand.
+//! codes: 0 if the command succeeded; 1 if it failed, or if a check found a problem; 2 if the command line or the
+//! configuration is invalid. With exit code 1, a sentence on stderr describes the problem and says what to do. Not
+//! allowed here: knowledge of a role, a protocol or a subcommand.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 

@@ -116,8 +116,7 @@ impl ClientNode {
         self.queue.as_ref().map(|queue| queue.link.counters())
     }
 
-    /// Returns the time of the first packet that was sent after the last answer. `None`: no packet is without an
-    /// answer.
+    /// Returns the time of the first packet that was sent after the last answer. `None`: all packets were answered.
     #[must_use]
     pub const fn unanswered_since(&self) -> Option<Time> {
         self.silent_since

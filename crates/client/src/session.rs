@@ -30,7 +30,7 @@ pub enum SessionError {
     /// The session is closed.
     #[error("the session is closed: {0}")]
     Closed(Closed),
-    /// The call has no effect and never will.
+    /// The call has no effect, and will never have one.
     #[error("failed: {0}")]
     Failed(&'static str),
     /// The deadline passed, or the session was closed, before the outcome was known. The call takes effect once or not

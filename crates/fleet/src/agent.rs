@@ -349,8 +349,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// Ends the run in three cases: the device must get another next hop; the device serves an epoch that ended without
-    /// it (the word *left out*); or the device's statement about stopped devices did not take effect.
+    /// Ends the run in three cases: the device must get another next hop; the word *left out* names the epoch that the
+    /// device wants to serve, or a later epoch; or the device's statement about stopped devices did not take effect.
     fn follow(&mut self, shard: &Shard, row: &Row, run: &Run) {
         if self.config.by_hand && self.overruled.is_none() {
             self.overruled = Some(shard.plans);
@@ -454,10 +454,10 @@ fn has_lost_its_log(shard: &Shard, row: &Row, id: u32, facts: Facts) -> bool {
     is_member && another && row.word != Word::Stopped
 }
 
-/// Returns whether the device's statement about stopped members did not take effect: the device still serves the epoch
-/// of the statement, and the chain of that epoch still has such a member. This happens if another device still had its
-/// old next hop when this device asked the server. By now the other device may have its new next hop, and wait until
-/// the statement is repeated.
+/// Returns whether the device's statement about stopped members had no effect. It had no effect if the device still
+/// serves the epoch of the statement, and the chain of this epoch still has a stopped member. This happens if another
+/// device still had its old next hop when this device asked the server. By now the other device may have its new next
+/// hop, and wait until the statement is repeated.
 fn is_unheard(plan: &Plan, order: Order, standing: &Standing) -> bool {
     let ids = plan.ids();
     order.shrink.is_some_and(|epoch| epoch == standing.epoch)

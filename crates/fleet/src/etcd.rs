@@ -253,7 +253,7 @@ impl Etcd {
     /// Ends a lease. etcd removes the keys that are attached to it.
     ///
     /// # Errors
-    /// [`EtcdError`]: the lease may or may not have ended, or it did not exist.
+    /// [`EtcdError`]: it is unknown whether the lease has ended, or the lease did not exist.
     pub fn revoke(&mut self, lease: i64) -> Result<(), EtcdError> {
         self.call("lease/revoke", &json!({ "ID": lease.to_string() }))
             .map(|_| ())
@@ -263,7 +263,7 @@ impl Etcd {
     /// exist). Returns whether the keys were put.
     ///
     /// # Errors
-    /// [`EtcdError`]: the keys may or may not have been put.
+    /// [`EtcdError`]: it is unknown whether the keys were put.
     pub fn put_if(&mut self, are: &[(String, u64)], puts: &[Put]) -> Result<bool, EtcdError> {
         let compare: Vec<Value> = are
             .iter()

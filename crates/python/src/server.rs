@@ -185,8 +185,9 @@ impl Server {
         self.open.with(|open| Ok(open.program.raw_fd()))
     }
 
-    /// Closes the server. If a batch is not confirmed and its rows are not stored, the next server gets it again. A
-    /// second call has no effect. In a child of the process that opened the server, the call has no effect either.
+    /// Closes the server. If a batch is not confirmed and its rows are not stored, the next server gets the batch
+    /// again. A second call has no effect. In a child of the process that opened the server, the call has no effect
+    /// either.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let open = self.open.take()?;
         py.detach(|| drop(open));
@@ -298,9 +299,9 @@ impl Batch {
         })
     }
 
-    /// Gives the batch back: the program has executed no part of it, and will not. The batch is offered again after a
-    /// pause, perhaps with more items. If a program does not know whether its transaction took place, it must instead
-    /// close the server, and open it with the rows that it finds stored.
+    /// Gives the batch back. The program must have executed no part of the batch, and must not execute it later. The
+    /// batch is offered again after a pause, perhaps with more items. If a program does not know whether its
+    /// transaction took place, it must instead close the server, and open it with the rows that it finds stored.
     fn undone(&self, py: Python<'_>) -> PyResult<()> {
         let number = self.number;
         self.with(py, |open| {

@@ -317,8 +317,8 @@ impl Change {
         !answers && self.undo(looked).is_some()
     }
 
-    /// Returns the order that undoes the change if it takes too long: the chain's last device sends to a device that
-    /// has not joined, and must send to its previous next hop again.
+    /// Returns the order that undoes the change if the change takes too long. The chain's last device sends to a device
+    /// that has not joined, and must send to its previous next hop again.
     #[must_use]
     pub fn undo(&self, looked: &Looked) -> Option<HandStep> {
         let server = server(looked).ok()?;
@@ -337,8 +337,8 @@ impl Change {
     }
 }
 
-/// Returns the step for a device that does not serve, if its next hop is not that of the chain on record: the device
-/// gets the next hop on record. In this step no device states that another device is stopped.
+/// Returns the step for a device that does not serve, and whose next hop differs from the chain on record. In this step
+/// the device gets the next hop on record. In this step no device states that another device is stopped.
 fn as_on_record(looked: &Looked, server: &ServerSaid) -> Option<HandStep> {
     let (mut next, mut next_id) = (server.listen, 0);
     for id in server.chain.iter().rev() {

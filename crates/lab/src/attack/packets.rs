@@ -272,8 +272,8 @@ const UNNOTICED: u64 = 1 | 0x82f6_3b78 << 1;
 const UNNOTICED_BYTES: usize = 5;
 
 /// Returns a changed packet with right checksums. Either one to four bytes of header, payload or tag differ, or the
-/// payload differs and has the same checksum. Magic, version and lengths are not changed, because otherwise no receiver
-/// would take the packet for a packet of pmnet.
+/// payload differs and has the same checksum. Magic, version and lengths stay unchanged, so that the receiver still
+/// takes the packet for a packet of pmnet.
 fn change(random: &mut fastrand::Rng, packet: &[u8]) -> Vec<u8> {
     let mut bytes = packet.to_vec();
     if let Some(last) = bytes.len().checked_sub(HEADER_LEN + UNNOTICED_BYTES)

@@ -1,7 +1,7 @@
 //! The command line of pmnet-lab: its commands, and the module of each.
 //!
-//! Exit codes: 0 if the command succeeded; 1 if it failed, or if a check found a problem (a sentence on stderr
-//! describes the problem and says what to do); 2 if the command line is wrong.
+//! Exit codes: 0 if the command succeeded; 1 if it failed, or if a check found a problem; 2 if the command line is
+//! wrong. With exit code 1, a sentence on stderr describes the problem and says what to do.
 
 mod attack;
 mod bench;

@@ -453,8 +453,8 @@ impl Cluster {
     }
 
     /// Loses devices for good, together with their logs. Then repairs the chain as an operator does: connects the other
-    /// devices with each other, starts the new head with `--shrink-chain`, and gives the front the new head's address
-    /// (unless the front knows all addresses).
+    /// devices with each other, and starts the new head with `--shrink-chain`. If the front does not know all
+    /// addresses, gives the front the new head's address.
     ///
     /// # Errors
     /// Fails if no device would remain, or if the remaining devices do not serve in time.
@@ -492,9 +492,10 @@ impl Cluster {
             .with_context(|| format!("with the new head {head}"))
     }
 
-    /// Lets a device join at the end of the chain, as an operator does: starts it with `--join`, waits until it is
-    /// ready, and restarts the chain's last device with the new device as its next hop. A device that was lost before
-    /// keeps its id. If `keeps_log` is set, the device also keeps its log; otherwise the device gets a new log.
+    /// Lets a device join at the end of the chain, as an operator does. Starts the device with `--join`, and waits
+    /// until it is ready. Then restarts the chain's last device with the new device as its next hop. A device that was
+    /// lost before keeps its id. If `keeps_log` is set, the device also keeps its log; otherwise the device gets a new
+    /// log.
     ///
     /// # Errors
     /// Fails if the device does not join in time.

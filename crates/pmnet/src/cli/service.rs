@@ -48,7 +48,7 @@ pub fn told(reload: Reload) {
     }
 }
 
-/// Sends messages to the manager's watchdog as long as the loops run.
+/// Sends messages to the manager's watchdog while the loops run.
 ///
 /// # Errors
 /// The system cannot start a thread.

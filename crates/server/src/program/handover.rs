@@ -104,7 +104,7 @@ impl Handover {
     }
 
     fn wake_program(&self) {
-        // The write fails only if the counter is at its maximum. The descriptor is readable then anyway.
+        // The write fails only if the counter is at its maximum. With this value the descriptor is readable too.
         let _ = rustix::io::write(&self.ready, &1u64.to_ne_bytes());
     }
 

@@ -390,9 +390,10 @@ impl Program {
         self.handover.answer(done).map_err(ProgramError::Stopped)
     }
 
-    /// Gives the present batch back: the program has executed no part of it, and will not. The batch is offered again,
-    /// perhaps with more items. If a program does not know whether its transaction took place, it must not call this
-    /// function. Instead, the program must close the server, and open it with the rows that it finds.
+    /// Gives the present batch back. The program must have executed no part of the batch, and must not execute it
+    /// later. The batch is offered again, perhaps with more items. If a program does not know whether its transaction
+    /// took place, it must not call this function. Instead, the program must close the server, and open it with the
+    /// rows that it finds.
     ///
     /// # Errors
     /// [`ProgramError`]: the batch is not the present batch, or the server has ended.

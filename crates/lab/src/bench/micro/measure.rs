@@ -194,8 +194,8 @@ fn measure(
     Ok(compare(cells))
 }
 
-/// Returns for each row of libpmnet its p50 divided by the p50 of the Rust client with the same system in the same
-/// round, as the median over the rounds; `None` for rows of other clients.
+/// Returns a ratio for each row of libpmnet: in each round, the p50 of the row is divided by the p50 of the Rust client
+/// with the same system. The ratio is the median over the rounds; `None` for rows of other clients.
 fn of_rust(rows: &[(usize, ClientIo)], samples: &[Vec<Sample>]) -> Vec<Option<f64>> {
     let p50 = |sample: &Sample| micros(sample.histogram.value_at_quantile(0.5));
     let ratio = |(row, (system, client_io)): (usize, &(usize, ClientIo))| {

@@ -242,7 +242,8 @@ impl DeviceArgs {
     }
 
     /// Merges these flags with the configuration file: a setting that the flags do not give comes from the file. The
-    /// settings of the log's size all come from one of the two. `--detach` counts only on the command line.
+    /// settings of the log's size come all from the flags, or all from the file. `--detach` counts only on the command
+    /// line.
     pub(super) fn over(self, file: DeviceArgs) -> DeviceArgs {
         let KeyArgs { key, insecure } = key_args!(self).over(key_args!(file));
         let says_size =

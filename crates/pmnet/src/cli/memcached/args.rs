@@ -120,7 +120,7 @@ impl MemcachedArgs {
     }
 
     /// Merges these settings with `below`: a setting that these do not give comes from `below`. If settings exclude
-    /// each other, all of them come from one of the two.
+    /// each other, all of them come from these settings, or all of them come from `below`.
     pub(super) fn over(self, below: MemcachedArgs) -> MemcachedArgs {
         let KeyArgs { key, insecure } = key_args!(self).over(key_args!(below));
         let (via, fleet) = match (self.via, self.fleet) {

@@ -177,7 +177,7 @@ impl RedisArgs {
     }
 
     /// Merges these settings with `below`: a setting that these do not give comes from `below`. If settings exclude
-    /// each other, all of them come from one of the two.
+    /// each other, all of them come from these settings, or all of them come from `below`.
     pub(super) fn over(self, below: RedisArgs) -> RedisArgs {
         let said = [self.who_may_connect(), below.who_may_connect()];
         let said = said.into_iter().find(Said::is_something);
