@@ -169,7 +169,7 @@ class Grammar:
         left_out = {name for name in docs if name in LEFT_OUT or name.lower().startswith(INTERNAL)}
         self.names = sorted(name for name in docs if not {name, name.split("|")[0]} & (left_out | LEFT_OUT))
         parents = {name.split("|")[0] for name in self.names if "|" in name}
-        # A command that has subcommands cannot be called without one, except COMMAND.
+        # A command with subcommands, except COMMAND, can only be called with a subcommand.
         self.names = [name for name in self.names if name not in parents or name == "command"]
         self.weights = [SELDOM.get(name, GROUP_SELDOM.get(docs[name]["group"], 1.0)) for name in self.names]
 

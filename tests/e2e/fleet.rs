@@ -56,7 +56,7 @@ fn without_etcd_a_chain_answers_until_its_leases_end_and_when_it_is_back_again()
         let stopped = Instant::now();
         etcds.signal(0, Signal::STOP);
         sleep(6_000);
-        // An operation that does not need the lease does not wait for it.
+        // Operations that need no lease do not wait for a lease.
         let counted = counter.call(&["INCR", "n"]);
         let end_of_silence = Instant::now();
         etcds.signal(0, Signal::CONT);

@@ -1,5 +1,5 @@
-//! Programs as the store: they take batches from real devices, in Rust, in Python and with
-//! libpmnet, and are killed.
+//! Programs in Rust, in Python and with libpmnet as the store. The programs take batches from real
+//! devices, and are killed.
 
 #[path = "programs/library.rs"]
 mod library;

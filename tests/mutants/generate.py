@@ -1,8 +1,7 @@
 """Makes mutants that cargo-mutants does not make: checks whose result is ignored, and statements that are left out.
 
 This module parses only the parts of Rust that it needs: comments, strings and brackets, functions, `&&` and `||`,
-`if`, and the ends of statements. If the module parses a position wrongly, the change does not compile, and is counted
-as a change that does not compile.
+`if`, and the ends of statements. If the module parses a position wrongly, the change does not compile, and is counted.
 
   kind       what is changed
   check      an operand of && becomes true, and an operand of || becomes false. A whole && becomes false, and so does

@@ -21,7 +21,7 @@ impl Whereabouts {
 
     /// Returns the addresses, if they were replaced since the last call.
     pub(crate) fn take(&self) -> Option<Vec<SocketAddr>> {
-        // Usually the addresses have not changed. Then the flag is only read, because a write would be
+        // Usually the addresses have not changed. In this usual case the flag is only read, because a write would be
         // slower.
         let is_new =
             self.is_new.load(Ordering::Relaxed) && self.is_new.swap(false, Ordering::AcqRel);

@@ -21,7 +21,7 @@ const KEPT: Nanos = 300 * SECOND;
 const LOOKED_EVERY: Nanos = 600 * SECOND;
 /// Age of history that no user of an etcd should need, in nanoseconds.
 const OLD: Nanos = 3 * 3600 * SECOND;
-/// Number of revisions from which on an etcd that was never compacted is reported.
+/// An etcd that was never compacted is reported if it has at least this number of revisions.
 const MANY: u64 = 20_000;
 
 /// Checks the history that etcd keeps, or compacts it.

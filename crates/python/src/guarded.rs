@@ -104,8 +104,8 @@ impl<T> Guarded<T> {
     }
 
     /// Takes the object out, so that it is closed. `None`: the object was closed before, or belongs to the parent
-    /// process. A child has nothing to close, and this is not an error: functions that run at its exit, such as those
-    /// of `atexit`, must not fail.
+    /// process. In a child there is nothing to close. This is not an error, because functions that run at the child's
+    /// exit, such as those of `atexit`, must not fail.
     pub(crate) fn take(&self) -> PyResult<Option<T>> {
         if self.is_foreign() {
             return Ok(None);

@@ -262,9 +262,9 @@ pub fn serve(
     }
 }
 
-/// Logs that devices of the other mode (with keys, if this server has none, or without) send to this server, which
-/// cannot communicate with them. The messages become rarer with time. `told`: the number of such packets at the last
-/// message.
+/// Logs that devices with the other setting of keys send to this server: devices with keys if this server has no keys,
+/// and devices without keys if this server has keys. Such devices and this server cannot communicate. The messages
+/// become rarer with time. `told`: the number of such packets at the last message.
 fn tell_of_the_other_mode(machine: &Server, told: &mut u64) {
     let packets = machine.counters().other_mode;
     if packets >= told.saturating_mul(2).max(1) {

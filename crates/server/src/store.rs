@@ -102,7 +102,7 @@ pub trait Store: Send {
     -> Result<(), StoreError>;
 
     /// Returns the name of the store process that was loaded last. Each start of the store process has another name.
-    /// Each copy of the store also has another name. `None`: the store cannot be exchanged for another one, or it
+    /// Each copy of the store also has another name. `None`: the store cannot be exchanged for another store, or
     /// accepts no writes now.
     fn identity(&self) -> Option<Bytes> {
         None
@@ -122,7 +122,7 @@ pub trait Store: Send {
 
     /// Returns whether the connection to the store that was loaded last has ended. The server calls this function twice
     /// a second, even if the store has no work. A front accepts no clients while its Redis is another process than the
-    /// server's. So without these calls no work would reveal the lost connection. Must not wait.
+    /// server's. So only these calls reveal the lost connection. Must not wait.
     fn is_gone(&mut self) -> bool {
         false
     }

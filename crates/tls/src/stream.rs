@@ -164,7 +164,7 @@ mod tests {
     }
 
     /// Reads and writes by turns until all bytes are transferred in both directions, or until one end fails. Returns
-    /// the error of that end.
+    /// the error of the failed end.
     fn exchange(
         server: &mut Stream<UnixStream>,
         client: &mut Stream<UnixStream>,

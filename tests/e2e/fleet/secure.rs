@@ -83,8 +83,8 @@ fn a_fleet_heals_and_is_changed_through_an_etcd_with_tls_and_users() {
         begun.elapsed()
     );
 
-    // The roles' certificate has expired. All roles must log this for new connections, and devices stop answering when
-    // their leases expire.
+    // The roles' certificate has expired. All roles must log the expiry for new connections, and devices stop answering
+    // when their leases expire.
     renew("old");
     world.etcds.kill(0);
     world.etcds.relaunch(0);

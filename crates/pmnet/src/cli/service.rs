@@ -1,8 +1,7 @@
 //! Messages to the service manager. The messages are sent if the manager started this process and asked for them
 //! (`NOTIFY_SOCKET`, `WATCHDOG_USEC`; sd_notify(3)).
 //!
-//! A message that cannot be sent is lost, and the manager acts as if it did not exist. No role depends on these
-//! messages.
+//! If a message cannot be sent, it is lost. No role depends on these messages.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -9,7 +9,7 @@ use crate::cli::EtcdArgs;
 
 /// Longest time of one call to etcd.
 const CALL_MAX: Duration = Duration::from_secs(2);
-/// Number of revisions from which on an etcd that was never compacted is assumed not to compact by itself.
+/// If an etcd that was never compacted has at least this number of revisions, it is assumed not to compact by itself.
 const MANY: u64 = 20_000;
 const MIB: u64 = 1 << 20;
 /// Advice for an etcd whose database grows.

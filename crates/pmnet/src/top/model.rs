@@ -16,7 +16,7 @@ pub struct Process {
     pub place: String,
     /// The last two answers, newest first.
     looks: Vec<Look>,
-    /// The reason why the process does not answer, and the time since which it does not.
+    /// The reason why the process does not answer, and the time of the first failed question.
     silent: Option<(String, Instant)>,
 }
 
