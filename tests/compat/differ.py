@@ -267,7 +267,7 @@ class Pair:
 
     def run(self, steps, rules):
         """Returns the number of equal replies, and the differences, each with its rule. The episode ends at a
-        difference for which no rule permits it to continue."""
+        difference unless a rule permits the episode to continue."""
         self.begin(steps.protocol)
         comparison, before, count, found = Comparison(), [], 0, []
         for pipeline in steps.pipelines:
@@ -279,7 +279,7 @@ class Pair:
                 if gone and left == right:
                     return count, found
                 for about in [(command, left, right)] if gone else comparison.differing(command, left, right):
-                    # The later commands of the pipeline are kept as well, because they were sent together with this
+                    # The later commands of the pipeline are also kept, because they were sent together with this
                     # command and may affect the difference.
                     commands = before + pipeline[: number + 1]
                     texts = spell(about[0]), show(about[1], SHOWN_MAX), show(about[2], SHOWN_MAX)

@@ -128,7 +128,7 @@ impl ClientNode {
         self.before.with(self.socket.counters())
     }
 
-    /// Handles the events of the RDMA queue. Returns their number.
+    /// Handles the events of the RDMA queue. Returns the number of events.
     fn receive_by_rdma(&mut self, now: Time) -> usize {
         let Some(queue) = &mut self.queue else {
             return 0;

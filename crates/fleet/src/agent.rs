@@ -350,7 +350,7 @@ impl Keeper {
     }
 
     /// Ends the run in three cases: the device must get another next hop; the word *left out* names the epoch that the
-    /// device wants to serve, or a later epoch; or the device's statement about stopped devices did not take effect.
+    /// device wants to serve or a later epoch; or the device's statement about stopped devices did not take effect.
     fn follow(&mut self, shard: &Shard, row: &Row, run: &Run) {
         if self.config.by_hand && self.overruled.is_none() {
             self.overruled = Some(shard.plans);

@@ -28,8 +28,8 @@ pub struct ControllerConfig {
     pub members: Members,
     /// Names of the shard's keys in etcd.
     pub names: Names,
-    /// Wanted number of devices in the chain, as far as there are spares. A number that an operator sets in etcd
-    /// replaces it. `None`: the length of the longest chain so far.
+    /// Wanted number of devices in the chain, as far as there are spares. A number that an operator sets in etcd takes
+    /// precedence over this setting. `None`: the length of the longest chain so far.
     pub copies: Option<usize>,
     /// The controller compacts etcd, so that etcd keeps only the history of the last minutes. The compaction affects
     /// all users of this etcd.
@@ -96,7 +96,8 @@ impl Controller {
         let records = shard.rows.values().filter_map(|row| row.record.as_ref());
         let longest = records.map(|record| crate::length(record.seconds)).max();
         if let Some(longest) = longest.filter(|&longest| longest > self.longest) {
-            // The earlier observations assumed a shorter margin. So all leases are observed again from the beginning.
+            // The earlier observations assumed a shorter margin, so the controller observes all leases again from the
+            // beginning.
             self.longest = longest;
             self.watch = Watch::new(longest);
         }

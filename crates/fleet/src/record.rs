@@ -151,7 +151,7 @@ pub struct ServerRecord {
 }
 
 /// An operator's wish about a device. Only the device itself acts on the wish: it returns its lease, if the chain can
-/// continue without it. The end of the lease then leads to the controllers' steps.
+/// continue without it. When the lease has ended, the controllers take their steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wish {
     /// The device must leave its chain, and must not be used as a spare.

@@ -426,7 +426,7 @@ fn a_unix_socket_serves_and_goes_with_its_process() {
         answer(UnixStream::connect(&path).unwrap(), request).0,
         "200"
     );
-    // A second process must not take the socket away from the first.
+    // A second process must not take the socket away from the first process.
     let second = StatusPort::open(place.clone(), None, ABOUT, Shown::default()).unwrap();
     assert_eq!(second.place(), None);
     drop(second);

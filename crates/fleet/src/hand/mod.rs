@@ -40,8 +40,8 @@ pub enum Asked {
         /// The id of the next hop, which is 0 for the server.
         #[serde(default)]
         next_id: Option<u32>,
-        /// The epoch for which the device must state: all members of its chain that are not on this device's path are
-        /// stopped.
+        /// The epoch for which the device must state that members of its chain are stopped: all members that are not on
+        /// the device's path.
         shrink: Option<u32>,
     },
     /// Orders a device to end. The device answers after its end, and acknowledges nothing from then on.

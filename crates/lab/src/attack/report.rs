@@ -88,7 +88,7 @@ impl RoleReport {
         to_be_dropped.saturating_sub(counted + self.overrun)
     }
 
-    /// Adds the differences between the counters before and after.
+    /// Adds the growth of the counters from `before` to `after`.
     pub(super) fn count(&mut self, (before, after): (&Look, &Look)) {
         self.overrun += after.overrun - before.overrun;
         for (name, value) in &after.metrics {

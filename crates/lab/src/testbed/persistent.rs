@@ -31,7 +31,7 @@ const END_MAX: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Makes the testbed (see [`Layout::new`]). If this binary [has](plain::is_built) an XDP program that passes all
-/// packets, it attaches this program to the ends that face the server. These ends then accept packets that their peer
+/// packets, attaches this program to the ends that face the server. These ends then accept packets that their peer
 /// transmits from XDP. The other ends stay free for a device in the kernel. If `chain` is set, all ends of devices stay
 /// free.
 ///

@@ -250,7 +250,7 @@ fn the_reference_is_the_help() {
 /// Maximum length of a line in the examples of a help text. Such a line can be copied from a terminal of 80 columns.
 const EXAMPLE_COLUMNS_MAX: usize = 78;
 
-/// Returns the lines after a help's options that a terminal would break at a wrong place.
+/// Returns the lines that a terminal would break at a wrong place, from the part of a help text after the options.
 fn badly_broken(text: &str) -> Vec<String> {
     let (mut wrong, mut before) = (Vec::new(), "");
     for line in text.lines() {

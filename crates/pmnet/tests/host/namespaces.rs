@@ -11,7 +11,7 @@ use crate::chain::{Client, eventually};
 
 static MADE: AtomicU32 = AtomicU32::new(0);
 
-/// Returns the reason why this machine cannot give a test its namespaces; `None` if it can.
+/// Returns the reason why this machine cannot make namespaces for a test; `None` if it can.
 pub fn missing(tools: &[&str]) -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("network namespaces need root".into());

@@ -149,7 +149,7 @@ int main(int argc, char **argv)
 		return 2;
 	for (number = 0; number < count; number++) {
 		check(pmnet_client_open(&options, &clients[number].handle), "pmnet_client_open");
-		/* The first call opens the session, so the session is open after it. */
+		/* The first call opens the session, so the session is open afterwards. */
 		check(pmnet_update(clients[number].handle, 0, payload, payload_len), "pmnet_update");
 	}
 	begun = now();

@@ -185,7 +185,7 @@ impl Client {
         config.payloads = Payloads::PROGRAM;
         config.keys = run.key;
         let mut session = Session::start(config, CALL_MAX)?;
-        // The first call opens the session, so the session is open after it.
+        // The first call opens the session, so the session is open afterwards.
         session.update(payload(body), 0)?;
         Ok(Client {
             session,

@@ -33,8 +33,7 @@ pub struct Row {
     /// The shortest time of any round with the pipeline, minus the shortest time of any round
     /// without the pipeline.
     pub ns_min: f64,
-    /// Nanoseconds per packet that were subtracted for supplying the packets, median over the
-    /// rounds.
+    /// Time for supplying a packet, which was subtracted, in nanoseconds; median over the rounds.
     pub subtracted_ns: f64,
     /// Packets per second that one core can handle if it does no other work.
     pub per_second: f64,
