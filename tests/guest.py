@@ -1,7 +1,8 @@
-"""The common parts of the test lanes with an emulated guest: Debian's packages, QEMU, the guest's
-file system and machine.
+"""The parts that the test lanes with an emulated guest share: Debian's packages, QEMU, and the guest's file system
+and machine.
 
-tests/kernels, tests/nvdimm, tests/powercut and tests/verbs use it. Packages are kept in target/kernels; nothing but QEMU is ever installed.
+tests/kernels, tests/nvdimm, tests/powercut and tests/verbs use this module. Packages are kept in target/kernels. Only
+QEMU is ever installed.
 """
 
 import fcntl
@@ -26,17 +27,16 @@ APT_LIMIT = 240
 
 
 class Trouble(Exception):
-    """An error that says what could not be done, and what to do about it."""
+    """An error. The text of the error says what failed, and gives advice."""
 
 
 def alone(out, work):
-    """Returns the result (good, line) of work(), or the reason why this machine cannot run it
-    now."""
-    # A process that is asked to end turns the machines off first.
+    """Returns the result (good, line) of work(), or the reason why this machine cannot run it now."""
+    # If this process is asked to end, it first turns off the machines.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     CACHE.mkdir(parents=True, exist_ok=True)
     out.mkdir(parents=True, exist_ok=True)
-    # Two runs at the same time would boot each other's files.
+    # If two runs took place at the same time, they would overwrite each other's files.
     with (out / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -51,7 +51,7 @@ def alone(out, work):
 
 
 def call(command, limit, **more):
-    """Runs a command that must succeed; its standard output."""
+    """Runs a command that must succeed. Returns its standard output."""
     try:
         done = subprocess.run(command, timeout=limit, capture_output=True, text=True, check=False, **more)
     except FileNotFoundError as error:
@@ -64,7 +64,7 @@ def call(command, limit, **more):
 
 
 def install_qemu():
-    """Makes sure that there is a QEMU."""
+    """Installs QEMU if it is missing."""
     if shutil.which(QEMU):
         return
     if os.geteuid() != 0 or not shutil.which("apt-get"):
@@ -81,17 +81,17 @@ def install_qemu():
 
 
 def is_known(package):
-    """Whether apt can download this package."""
+    """Returns whether apt can download this package."""
     return package in call(["apt-cache", "pkgnames", package], 60).split()
 
 
 def download(package):
-    """A package's file, from the cache or from the archive."""
+    """Returns the path of a package's file, from the cache or after a download."""
     if not is_known(package) and os.geteuid() == 0:
         call(["apt-get", "-q", "update"], APT_LIMIT)
     if not is_known(package):
         raise Trouble("apt does not know this package: apt-get update; apt-cache search linux-image")
-    # A meta-package depends on the package that has the kernel.
+    # A meta-package depends on the package that contains the kernel.
     depends = call(["apt-cache", "depends", package], 60)
     real = re.search(r"^\s*Depends: (linux-image-\d\S*)$", depends, re.MULTILINE)
     package = real[1] if real else package
@@ -102,7 +102,7 @@ def download(package):
     path = CACHE / name[1]
     if not path.exists():
         print(f"downloading {package}", flush=True)
-        # The download goes to another folder first, so that an interrupted download is not taken for a package.
+        # The download first goes to another folder, so that an incomplete download is not taken for a package.
         with tempfile.TemporaryDirectory(dir=CACHE) as part:
             call(["apt-get", "-q", "download", package], APT_LIMIT, cwd=part)
             (got,) = pathlib.Path(part).glob("*.deb")
@@ -111,7 +111,7 @@ def download(package):
 
 
 def unpack(package, wanted):
-    """The first file of a package whose path matches: its name and its content."""
+    """Returns name and contents of the first file in a package whose path matches."""
     command = ["dpkg-deb", "--fsys-tarfile", str(package)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
@@ -127,14 +127,14 @@ def unpack(package, wanted):
 
 
 def unpacked(packages):
-    """A folder with the files of packages and of the libraries that they depend on; nothing is installed."""
+    """Returns a folder with the files of packages, and of the libraries that they need. Nothing is installed."""
     folder = CACHE / ("-".join(packages) + ".files")
     if folder.exists():
         return folder
     only = [f"--no-{kind}" for kind in ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")]
     depends = call(["apt-cache", "depends", "--recurse", *only, *packages], 60)
     names = {name for name in re.findall(r"^[a-z]\S*", depends, re.MULTILINE) if is_known(name)}
-    # The C library is that of the programs that were built here.
+    # The C library is left out, because the guest gets that of this machine, with which the programs were built.
     wanted = [name for name in names if name in packages or (name.startswith("lib") and name != "libc6" and not re.search("perl|python", name))]
     with tempfile.TemporaryDirectory(dir=CACHE) as part:
         for name in sorted(wanted):
@@ -145,7 +145,8 @@ def unpacked(packages):
 
 
 def libraries(program, folder=None):
-    """Paths of the shared libraries that a program needs, its loader among them; those in the folder first."""
+    """Returns the paths of the shared libraries that a program needs, with its loader. Libraries in the folder
+    come first."""
     places = [folder / "lib" / "x86_64-linux-gnu", folder / "usr" / "lib" / "x86_64-linux-gnu"] if folder else []
     path = ":".join(str(place) for place in places)
     said = call(["ldd", str(program)], 60, env={**os.environ, "LD_LIBRARY_PATH": path})
@@ -155,7 +156,7 @@ def libraries(program, folder=None):
 
 
 def archive(files):
-    """A cpio archive ("newc") of (path, mode, content, device number)."""
+    """Returns a cpio archive ("newc") of (path, mode, content, device number)."""
     out = bytearray()
     for number, (path, mode, content, device) in enumerate([*files, ("TRAILER!!!", 0, b"", (0, 0))], 1):
         name = path.encode() + b"\0"
@@ -167,7 +168,8 @@ def archive(files):
 
 
 def modules(package, wanted):
-    """Modules of a kernel's package, with what they depend on, in the order in which they are loaded."""
+    """Returns modules of a kernel's package and the modules on which they depend, in the order in which they must be
+    loaded."""
     folder = CACHE / (package.stem + ".modules")
     if not folder.exists():
         with tempfile.TemporaryDirectory(dir=CACHE) as part:
@@ -182,7 +184,7 @@ def modules(package, wanted):
     order = []
 
     def add(name):
-        # A name without a module is built into the kernel.
+        # If no module has this name, the code is built into the kernel.
         if name in order or name not in files:
             return
         depends = re.search(rb"\0depends=([^\0]*)\0", content(name))
@@ -196,9 +198,9 @@ def modules(package, wanted):
 
 
 def make_guest(out, init, programs, tools, package, wanted, more=None):
-    """A guest's file system, as a file in the folder `out`: busybox, `init`, programs that were built here (name: path),
-    tools from Debian's packages (name: package), their libraries, modules of the kernel's package, and more files (path in the guest:
-    path)."""
+    """Makes a guest's file system, as a file in the folder `out`. The file system contains busybox, `init`,
+    programs that were built on this machine (name: path), tools from Debian's packages (name: package), the
+    libraries of both, modules of the kernel's package, and more files (path in the guest: path)."""
     _, busybox = unpack(download("busybox-static"), r"\./(usr/)?bin/busybox")
     folder = unpacked(sorted(set(tools.values()))) if tools else None
     files = {"bin/busybox": busybox, "init": init}
@@ -215,7 +217,7 @@ def make_guest(out, init, programs, tools, package, wanted, more=None):
         needed.update(libraries(found[0], folder))
     for library in needed:
         path = pathlib.Path(library)
-        # The programs name the path of the loader; the other libraries are found by name.
+        # A program contains the path of its loader. The other libraries are found by name.
         place = library.lstrip("/") if path.name.startswith("ld-linux") else f"lib/x86_64-linux-gnu/{path.name}"
         files[place] = path.read_bytes()
     for number, (name, content) in enumerate(modules(package, wanted)):
@@ -225,7 +227,7 @@ def make_guest(out, init, programs, tools, package, wanted, more=None):
         folders.update(str(folder) for folder in pathlib.PurePath(path).parents if str(folder) != ".")
     entries = [(folder, 0o040755, b"", (0, 0)) for folder in sorted(folders)]
     entries += [(path, 0o100755, content, (0, 0)) for path, content in files.items()]
-    # The device to which `init` writes, and files that tools of e2fsprogs look for.
+    # The device to which `init` writes, and files that tools of e2fsprogs search for.
     entries += [("dev/console", 0o020600, b"", (5, 1)), ("etc/mtab", 0o100644, b"", (0, 0))]
     guest = out / "guest.cpio"
     guest.write_bytes(archive(entries))
@@ -233,8 +235,8 @@ def make_guest(out, init, programs, tools, package, wanted, more=None):
 
 
 def nvdimms(memories, mib, labels_mib):
-    """Arguments of QEMU for persistent memory: a file for each, which is made if it does not exist.
-    Sizes in MiB, labels included."""
+    """Returns arguments of QEMU for persistent memory. Each memory is a file. A missing file is created. Sizes are
+    in MiB, and include the memory's label area."""
     arguments = []
     for number, memory in enumerate(memories):
         if not memory.exists():
@@ -246,26 +248,26 @@ def nvdimms(memories, mib, labels_mib):
 
 
 class Machine:
-    """A guest's machine. The machine is off until it is booted; its files and its name are those of
-    the folder `out`."""
+    """A guest's machine. The machine is off until it is booted. The machine's files are in the folder `out`, whose
+    name is also the name of the machine."""
 
     def __init__(self, out, kernel, guest):
         self.out, self.kernel, self.guest = out, kernel, guest
         self.process = self.log = self.door = None
 
     def boot(self, name, hardware, **parameters):
-        """Turns the machine on: `hardware` are QEMU's arguments, `parameters` are for the guest's
-        `init`, each as pmnet_NAME."""
+        """Turns the machine on. `hardware`: arguments of QEMU. `parameters`: parameters for the guest's `init`, each
+        with the prefix pmnet_."""
         self.log, door, errors = self.out / f"{name}.log", self.out / f"{name}.door", self.out / f"{name}.qemu"
         door.unlink(missing_ok=True)
         words = "".join(f" pmnet_{key}={value}" for key, value in parameters.items())
         command = [
             QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-            # KVM is never used, because the tests must not depend on the host's kernel.
+            # KVM is never used, because the result must not depend on the host's kernel.
             "-accel", "tcg", *hardware,
             "-serial", f"file:{self.log}", "-serial", f"unix:{door},server=on,wait=off",
             "-kernel", str(self.kernel), "-initrd", str(self.guest),
-            # The kernel's test of its timer fails where others keep the processor busy.
+            # Without this parameter, the kernel's test of its timer fails if other programs keep the processor busy.
             "-append", f"console=ttyS0 no_timer_check panic=-1 oops=panic loglevel=4{words}",
         ]  # fmt: skip
         self.log.write_bytes(b"")
@@ -273,11 +275,11 @@ class Machine:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
 
     def said(self):
-        """The guest's output since it was turned on."""
+        """Returns the guest's output since it was turned on."""
         return self.log.read_text(errors="replace").replace("\r", "")
 
     def wait(self, texts, limit):
-        """Waits until the guest has said all of these patterns."""
+        """Waits until the guest's output has all of these patterns."""
         end = time.monotonic() + limit
         while True:
             said = self.said()
@@ -294,14 +296,14 @@ class Machine:
             time.sleep(0.05)
 
     def tell(self, command):
-        """The guest's `init` gets a line, by its second serial port."""
+        """Sends a line to the guest's `init`, through the second serial port."""
         if self.door is None:
             self.door = socket.socket(socket.AF_UNIX)
             self.door.connect(str(self.log.with_suffix(".door")))
         self.door.sendall(command.encode() + b"\n")
 
     def cut(self):
-        """Cuts the power."""
+        """Turns the machine off at once, as a power cut does."""
         if self.process:
             self.process.kill()
             self.process.wait()
@@ -311,7 +313,7 @@ class Machine:
             self.door = None
 
     def finish(self, limit):
-        """Lets the guest turn its machine off; keeps the guest's output."""
+        """Lets the guest turn off its machine. Keeps the guest's output."""
         said = self.wait(["guest: done\n"], limit)
         try:
             self.process.wait(limit)
@@ -322,28 +324,28 @@ class Machine:
 
 
 def free_port(kind=socket.SOCK_STREAM):
-    """A port of 127.0.0.1 that no process uses at the moment."""
+    """Returns a port of 127.0.0.1 that no process uses at the moment."""
     with socket.socket(socket.AF_INET, kind) as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
 class Redis:
-    """A connection that speaks enough RESP."""
+    """A connection to a Redis server, with the necessary parts of RESP."""
 
     def __init__(self, address, limit):
         self.socket = socket.create_connection(address, timeout=limit)
         self.reader = self.socket.makefile("rb")
 
     def ask(self, *words):
-        """One command and its reply; an error is a string that begins with `-`."""
+        """Sends one command and returns its reply. An error is a string that begins with `-`."""
         parts = [str(word).encode() for word in words]
         message = b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
         self.socket.sendall(message)
         return self.reply()
 
     def reply(self):
-        """The next reply."""
+        """Reads and returns the next reply."""
         line = self.reader.readline()
         if not line.endswith(b"\r\n"):
             raise ConnectionError("the connection was closed")

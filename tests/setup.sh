@@ -1,16 +1,17 @@
 #!/bin/sh
-# Installs what tests and demo use, where that is possible, and says what is missing. Starts no service.
-# A missing program is no error: the tests that need it are skipped later, with a message. Errors
-# are only rust     no Rust, or one that is too old: nothing can be built redis    where CI is set,
-# another Redis than the one that the tests were written for
+# Installs the programs that tests and demo use, where this is possible, and names those that are missing. Starts
+# no service. A missing program is not an error, because the tests that need it are skipped later, with a message.
+# There are only two errors:
+#   rust     there is no Rust, or its version is too old, so nothing can be built
+#   redis    only if CI is set: the installed Redis has another version than the one for which the tests were written
 #
 # Usage: tests/setup.sh [rust] [packages] [redis] [servers] [python] [node] [promtool]
 
 cd "$(dirname "$0")/.." || exit 1
 
-# Seconds that one download or installation may take.
+# Time limit in seconds of one download or installation.
 LIMIT=240
-# Time limit of all packages together, which include a compiler.
+# Time limit in seconds of all packages together. The packages include a compiler.
 PACKAGES_LIMIT=480
 
 say() { echo "setup: $*"; }
@@ -27,11 +28,11 @@ packages() {
     command -v tmux >/dev/null 2>&1 || missing="$missing tmux"
     command -v ethtool >/dev/null 2>&1 || missing="$missing ethtool"
     command -v tshark >/dev/null 2>&1 || missing="$missing tshark"
-    # The programs in bpf/ need clang.
+    # clang compiles the programs in bpf/.
     command -v clang >/dev/null 2>&1 || missing="$missing clang"
     [ -e /usr/include/bpf/bpf_helpers.h ] || missing="$missing libbpf-dev"
     [ -e /usr/include/linux/bpf.h ] || missing="$missing linux-libc-dev"
-    # Programs in C and C++ that use libpmnet, and the maps of libpmemobj's examples, need it.
+    # g++ compiles the programs in C and C++ that use libpmnet, and the maps of libpmemobj's examples.
     command -v g++ >/dev/null 2>&1 || missing="$missing g++"
     command -v pkg-config >/dev/null 2>&1 || missing="$missing pkg-config"
     [ -e /usr/include/libpmemobj.h ] || missing="$missing libpmemobj-dev"
@@ -41,7 +42,7 @@ packages() {
         return
     fi
     say "installing$missing"
-    # A package must not start its service, which would occupy the port and keep data.
+    # A package must not start its service, because the service would occupy the port and keep data.
     policy=/usr/sbin/policy-rc.d
     ours=no
     if [ ! -e "$policy" ]; then
@@ -70,7 +71,7 @@ rust() {
         { say "there is no C compiler, which Rust links with: apt-get install gcc libc6-dev"; exit 1; }
 }
 
-# The table of commands names the Redis for which everything was written.
+# The table of commands names the Redis version for which everything was written.
 redis() {
     command -v redis-server >/dev/null 2>&1 || return
     table=crates/front/src/table/facts.rs
@@ -81,7 +82,7 @@ redis() {
     [ -z "${CI:-}" ] || exit 1
 }
 
-# Two of the servers that users run, in addition to this machine's Redis.
+# Downloads two of the servers that users run, in addition to this machine's Redis.
 servers() {
     command -v python3 >/dev/null 2>&1 || { say "no python3: no other server than this machine's Redis is tested"; return; }
     # shellcheck disable=SC2046
@@ -110,8 +111,8 @@ node() {
         install ioredis@5.11.1 >/dev/null 2>&1 || say "could not install ioredis: it is not tested"
 }
 
-# Prometheus is not installed as a package: it takes 20 MB for a few tests, and must not run as a service. Only the
-# programs are kept.
+# Prometheus is not installed as a package: it takes 20 MB for a few tests, and it must not run as a service. Only
+# its programs are kept.
 fetch_promtool() {
     command -v promtool >/dev/null 2>&1 && command -v prometheus >/dev/null 2>&1 && return
     [ -x target/promtool/promtool ] && [ -x target/promtool/prometheus ] && return

@@ -1,4 +1,4 @@
-//! Gives the shared library the name with which programs are linked: `libpmnet.so.0`. The name changes when
+//! Gives the shared library its soname `libpmnet.so.0`, with which programs are linked. The soname changes when
 //! programs must be compiled again.
 
 fn main() {

@@ -1,4 +1,4 @@
-//! Compiles the kernel programs of the measurements: `bpf/` of this crate.
+//! Compiles the kernel programs of the measurements, which are in `bpf/` of this crate.
 
 use std::path::PathBuf;
 

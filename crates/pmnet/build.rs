@@ -1,4 +1,5 @@
-//! Notes the commit that the program is built from: `PMNET_COMMIT` if that is set, else what git says, else `unknown`.
+//! Passes to the compiler the commit from which the program is built: the value of `PMNET_COMMIT`, else what git
+//! reports, else `unknown`.
 
 use std::process::Command;
 
@@ -14,7 +15,7 @@ fn main() {
     let commit = given.or_else(|| git(&["rev-parse", "--short=12", "HEAD"]));
     let commit = commit.unwrap_or_else(|| "unknown".to_owned());
     println!("cargo::rustc-env=PMNET_COMMIT={commit}");
-    // This file changes with each commit and checkout.
+    // git changes this file with each commit and checkout.
     let log = git(&["rev-parse", "--git-path", "logs/HEAD"]);
     if let Some(log) = log.filter(|log| std::path::Path::new(log).exists()) {
         println!("cargo::rerun-if-changed={log}");

@@ -10,7 +10,8 @@ import redis.clients.jedis.Jedis;
 import redis.clients.jedis.RedisProtocol;
 import redis.clients.jedis.exceptions.JedisDataException;
 
-/** Sends the commands of a file by Jedis, and writes the replies as JSON: OtherClients jedis PORT FILE (lines of hexadecimal words). */
+/** Sends the commands of a file with Jedis, and writes the replies as JSON. Arguments: OtherClients jedis PORT FILE
+ * (lines of hexadecimal words). */
 public class OtherClients {
     public static void main(String[] args) throws Exception {
         var config = DefaultJedisClientConfig.builder().protocol(RedisProtocol.RESP3).socketTimeoutMillis(20000).build();

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Sends the same random commands to a Redis and to a Redis behind pmnet, and compares every reply as bytes.
+"""Sends the same random commands to a Redis, and to a Redis behind pmnet. Compares all replies byte by byte.
 
-An episode is a few hundred commands. An episode begins with an empty database on a new connection;
-its commands are sent in pipelines of random length, some of them in MULTI. Seed and number
-determine an episode. The first reply that differs ends its episode. The tester then leaves out as
-many of the episode's commands as possible without losing the difference.
+An episode has a few hundred commands. An episode begins with an empty database and a new connection. The commands are
+sent in pipelines of random length, some of them inside MULTI. The seed and the number determine an episode. The first
+reply that differs ends the episode. The tester then removes as many commands as possible while the difference still
+occurs.
 
   tests/compat/differ.py --replies 20000 --seed 7
   tests/compat/differ.py --seed 7 --episode 12        one episode again
@@ -28,30 +28,30 @@ from resp import Client, exchange, request, show, spell
 from stack import MACHINE_REDIS, Stack, Trouble, binary_path
 
 COMMANDS_IN_EPISODE = 250
-# Deadline in seconds for the replies of one pipeline. The deadline exceeds the front's deadline, at
-# which the front answers an error.
+# Deadline in seconds for the replies of one pipeline. This deadline is longer than the front's own deadline, after
+# which the front answers with an error.
 ANSWER_SECONDS_MAX = 20
-# Number of attempts to leave out commands of one difference, and seconds for them.
+# Maximum number of attempts to remove commands from one difference, and the time limit for them in seconds.
 SHRINK_TRIES_MAX = 120
 SHRINK_SECONDS_MAX = 15
-# Number of kinds of differences that are reduced; further ones are only counted.
+# Maximum number of kinds of differences that are reduced. Further kinds are only counted.
 KINDS_MAX = 200
-# Number of characters of a reply that rules examine and --json prints.
+# Maximum number of characters of a reply that rules examine and that --json prints.
 SHOWN_MAX = 2000
 RESET = [[b"FLUSHALL"], [b"SCRIPT", b"FLUSH"], [b"FUNCTION", b"FLUSH"]]
-# Number of commands that are shown of a difference that could not be reduced.
+# Maximum number of commands that are shown of a difference that could not be reduced.
 SHOWN_COMMANDS_MAX = 25
 NEAR_MAX = 6000
 
 
 class Steps:
-    """An episode: its pipelines of commands, and the protocol with which its connection begins."""
+    """An episode: its commands, in pipelines, and the protocol of its connection."""
 
     def __init__(self, protocol, pipelines):
         self.protocol, self.pipelines = protocol, pipelines
 
     def commands(self):
-        """All commands, in order."""
+        """Returns all commands, in order."""
         return [command for pipeline in self.pipelines for command in pipeline]
 
 
@@ -77,7 +77,7 @@ def episode(grammar, seed, number):
 
 
 def transaction(grammar, rng):
-    """MULTI, random commands, EXEC; sometimes with WATCH before it or with DISCARD."""
+    """Returns MULTI, random commands and EXEC; sometimes with WATCH before them, or with DISCARD at the end."""
     body = []
     for _ in range(rng.choice((0, 1, 2, 3, 6))):
         body += with_aftermath(grammar.command(rng))
@@ -88,8 +88,9 @@ def transaction(grammar, rng):
 
 
 def with_aftermath(command):
-    """A command that removes or keeps random elements is followed by the deletion of its key, because the remaining
-    data would differ. A key that has expired is read, because Redis counts it until a client reads it."""
+    """Returns the command, and perhaps a second command. If the command removes or keeps random elements, the
+    second command deletes the key, because the remaining data would differ. If the command may let a key expire,
+    the second command reads the key, because Redis counts an expired key until a client reads it."""
     words = [word.upper() for word in command]
     if len(command) > 1 and (words[0] in (b"SPOP", b"ZREMRANGEBYLEX") or words[0] == b"ZRANGESTORE" and b"BYLEX" in words):
         return [command, [b"DEL", command[1]]]
@@ -99,7 +100,7 @@ def with_aftermath(command):
 
 
 def same(how, left, right):
-    """Whether two replies are equal under this comparison."""
+    """Returns whether two replies are equal under this kind of comparison."""
     if left == right:
         return True
     if is_error(left) or is_error(right):
@@ -120,15 +121,15 @@ def same(how, left, right):
 
 
 def same_shape(left, right):
-    """Whether both replies have the same kind."""
+    """Returns whether both replies have the same shape."""
     if isinstance(left, list) and isinstance(right, list):
         return left[0] == right[0] and len(left) == len(right) and all(map(same_shape, left[1:], right[1:]))
     return sign(left) == sign(right)
 
 
 def same_scan(left, right):
-    """Whether two steps of a search may belong to equal data. Complete results must be equal;
-    partial results may differ."""
+    """Returns whether two replies of an iteration (SCAN) may come from equal data. If both replies have all
+    elements, the elements must be equal. Otherwise the elements may differ."""
     if not same_shape(left[:2], right[:2]) or len(left) != len(right):
         return False
     whole = left[1] == right[1] == b"$1\r\n0"
@@ -136,24 +137,24 @@ def same_scan(left, right):
 
 
 def sign(reply):
-    """The kind of a reply; null is a kind of its own."""
+    """Returns the kind of a reply. Null is a kind of its own."""
     if isinstance(reply, list):
         return reply[0]
     return b"null" if reply in (b"$-1", b"*-1", b"_") else reply[:1]
 
 
 def is_error(reply):
-    """Whether the reply is an error."""
+    """Returns whether the reply is an error."""
     return not isinstance(reply, list) and reply[:1] in b"-!"
 
 
 def flat(reply):
-    """A value that is equal for replies that differ only in their order."""
+    """Returns a value that is equal for replies that differ only in the order of their elements."""
     return sorted(map(repr, map(flat, reply))) if isinstance(reply, list) else reply
 
 
 def is_near(left, right):
-    """Whether both are times to live, or points in time, whose difference is at most a few seconds."""
+    """Returns whether both replies are times to live, or points in time, that differ by a few seconds at most."""
     if sign(left) != b":" or sign(right) != b":":
         return False
     left, right = int(left[1:]), int(right[1:])
@@ -161,14 +162,15 @@ def is_near(left, right):
 
 
 class Comparison:
-    """Compares the replies of one connection with those of another, with the commands that MULTI has queued."""
+    """Compares the replies on one connection with those on another. For this comparison, the object keeps the
+    commands that MULTI has queued."""
 
     def __init__(self):
         self.queued = None
 
     def differing(self, command, left, right):
-        """The differences in these replies: (command, reply, reply) for each; for EXEC, those of the queued
-        commands."""
+        """Returns the differences in these replies, each as (command, reply, reply). For EXEC, returns those of the
+        queued commands."""
         name = command[0].upper()
         if self.queued is not None:
             if name == b"EXEC":
@@ -185,7 +187,7 @@ class Comparison:
 
 
 def differing_in_exec(queued, left, right):
-    """The differences in the replies to EXEC."""
+    """Returns the differences in the replies to EXEC."""
     if not isinstance(left, list) or not isinstance(right, list) or not len(left) == len(right) == len(queued) + 1:
         return [] if left == right else [([b"EXEC"], left, right)]
     found = zip(queued, left[1:], right[1:])
@@ -193,16 +195,16 @@ def differing_in_exec(queued, left, right):
 
 
 class Difference:
-    """Two replies that differ, and the commands that were sent earlier."""
+    """Two replies that differ, with the commands that were sent before."""
 
     def __init__(self, commands, pipelined, protocol, about):
         self.commands, self.pipelined, self.protocol = commands, pipelined, protocol
-        # The command and its replies. If the last command is EXEC, this may be one of the commands that it executed.
+        # The command and its two replies. If the last sent command is EXEC, this may be a command that EXEC executed.
         self.about, self.left, self.right = about
         self.where = None
 
     def signature(self):
-        """A value that is equal for differences that probably have the same cause."""
+        """Returns a value that is equal for differences which probably have the same cause."""
         words = [word.upper() for word in self.about[:2]]
         name = words[0].decode("latin-1")
         if name in WITH_SUBCOMMANDS and len(words) > 1:
@@ -217,7 +219,7 @@ WITH_SUBCOMMANDS = set("CLIENT CONFIG ACL OBJECT XINFO XGROUP SCRIPT FUNCTION CO
 
 
 def kind_of(reply):
-    """A reply without its variable parts: the text of an error, otherwise its kind."""
+    """Returns a reply without its variable parts: the text of an error, or the kind of another reply."""
     if isinstance(reply, str):
         return reply
     if is_error(reply):
@@ -226,25 +228,25 @@ def kind_of(reply):
 
 
 class Pair:
-    """The two servers, and a connection to each."""
+    """The two servers, with a connection to each."""
 
     def __init__(self, left, right):
         self.ports = (left, right)
         self.clients = ()
 
     def begin(self, protocol):
-        """Opens new connections to empty databases."""
+        """Opens new connections, and empties the databases."""
         self.close()
         self.clients = tuple(Client(port) for port in self.ports)
         start = ([[b"HELLO", b"3"]] if protocol == 3 else []) + RESET
         replies = self.send(start)
         for client, got in zip(self.clients, replies):
-            # Redis 6.2 has no functions that could be flushed.
+            # Redis 6.2 has no functions, and answers FUNCTION FLUSH with an error.
             if client.broken or any(is_error(reply) and not reply.startswith(b"-ERR unknown command") for reply in got):
                 raise Trouble(f"the database could not be emptied: {[show(reply) for reply in got]}")
 
     def send(self, commands):
-        """The replies of both servers to the commands, which are sent at once; fewer if a connection ends."""
+        """Sends the commands together to both servers. Returns the replies of both; fewer if a connection ends."""
         payload = b"".join(map(request, commands))
         count = len(commands)
         for client in self.clients:
@@ -253,19 +255,19 @@ class Pair:
         return [[reply for reply in client.replies if reply[0] != b">"] for client in self.clients]
 
     def broken(self, side):
-        """The reason why this side sent no further replies."""
+        """Returns the reason why this side sent no further replies."""
         failed = self.clients[side].broken
         return None if failed is None else f"({type(failed).__name__.lower()})"
 
     def close(self):
-        """Ends both connections."""
+        """Closes both connections."""
         for client in self.clients:
             client.close()
         self.clients = ()
 
     def run(self, steps, rules):
-        """Returns the number of equal replies, and the differences, each with its rule. The episode ends at a difference
-        without a rule that lets it go on."""
+        """Returns the number of equal replies, and the differences, each with its rule. The episode ends at a
+        difference unless a rule permits the episode to continue."""
         self.begin(steps.protocol)
         comparison, before, count, found = Comparison(), [], 0, []
         for pipeline in steps.pipelines:
@@ -277,7 +279,8 @@ class Pair:
                 if gone and left == right:
                     return count, found
                 for about in [(command, left, right)] if gone else comparison.differing(command, left, right):
-                    # The other commands of its pipeline may matter, because they were sent together.
+                    # The later commands of the pipeline are also kept, because they were sent together with this
+                    # command and may affect the difference.
                     commands = before + pipeline[: number + 1]
                     texts = spell(about[0]), show(about[1], SHOWN_MAX), show(about[2], SHOWN_MAX)
                     rule = rules.rule_for(*texts, in_exec=about[0] is not command)
@@ -290,8 +293,8 @@ class Pair:
 
 
 def shrink(pair, found, rules):
-    """Reduces the difference to as few commands as possible, which are sent one at a time if the
-    difference still occurs."""
+    """Reduces the difference to as few commands as possible. The commands are sent one by one, if the difference
+    still occurs then."""
     tries, until = 0, time.monotonic() + SHRINK_SECONDS_MAX
     wanted = found.signature()
 
@@ -326,7 +329,8 @@ def shrink(pair, found, rules):
 
 
 def describe(port):
-    """A Grammar from the server's own description of its commands. A server before 7.0 only lists their names."""
+    """Returns a Grammar that is made from the server's description of its commands. A server before 7.0 gives only
+    their names."""
     docs = asked(port, b"COMMAND", b"DOCS")
     if docs is not None:
         return Grammar(docs_of(docs))
@@ -336,12 +340,12 @@ def describe(port):
     if docs is None:
         raise Trouble(f"neither this server nor {MACHINE_REDIS} has COMMAND DOCS: install Redis 7 or newer")
     docs = {name: doc for name, doc in docs_of(docs).items() if name.partition("|")[0] in has}
-    # In a script this command damages the memory of Redis 6.2 (docs/use/servers.md).
+    # In a script, this command corrupts the memory of Redis 6.2 (docs/use/servers.md).
     return Grammar(docs, deadly=(b"INCRBYFLOAT",))
 
 
 def asked(port, *words):
-    """The reply to one command, or None if it is an error."""
+    """Returns the reply to one command; None if it is an error."""
     client = Client(port)
     try:
         client.begin(request(list(words)), lambda replies: len(replies) >= 1)
@@ -352,7 +356,7 @@ def asked(port, *words):
 
 
 def docs_of(reply):
-    """{name: docs} of the commands and their subcommands."""
+    """Returns {name: docs} of the commands and their subcommands."""
     found = {}
     for name, docs in plain(reply).items():
         subcommands = docs.pop("subcommands", {})
@@ -362,7 +366,7 @@ def docs_of(reply):
 
 
 def plain(reply):
-    """A reply of COMMAND DOCS as dicts, lists and strings."""
+    """Converts a reply to COMMAND DOCS to dicts, lists and strings."""
     if not isinstance(reply, list):
         return reply[reply.index(b"\r\n") + 2 :].decode() if reply[:1] == b"$" else reply[1:].decode()
     items = reply[1:]
@@ -371,18 +375,18 @@ def plain(reply):
     return [plain(item) for item in items]
 
 
-# The fields with which a description begins, also that of a module's command.
+# The fields with which a description can begin. The description of a module's command begins with another field.
 FIELDS = {b"summary", b"name", b"group"}
 
 
 def is_map(items):
-    """Whether these elements are pairs: a description, or names with descriptions."""
+    """Returns whether these elements are pairs: a description, or names with descriptions."""
     first = items[0].partition(b"\r\n")[2]
     return first in FIELDS or isinstance(items[1], list) and items[0][:1] == b"$"
 
 
 class Report:
-    """The results: counts, and each kind of difference once."""
+    """The results: counts, and one example of each kind of difference."""
 
     def __init__(self):
         self.replies, self.episodes, self.kinds = 0, 0, {}
@@ -395,18 +399,18 @@ class Report:
         return kind["times"] == 1
 
     def unexplained(self):
-        """The kinds that no rule explains, most frequent first."""
+        """Returns the kinds that no rule explains, most frequent first."""
         found = [kind for kind in self.kinds.values() if kind["rule"] is None]
         return sorted(found, key=lambda kind: -kind["times"])
 
     def as_json(self, seed):
-        """All results as JSON, for other programs."""
+        """Returns all results as JSON, for other programs."""
         kinds = [as_json(kind) for kind in self.kinds.values()]
         return {"seed": seed, "replies": self.replies, "episodes": self.episodes, "differences": kinds}
 
 
 def as_json(kind):
-    """One kind of difference."""
+    """Returns one kind of difference as JSON."""
     found = kind["difference"]
     return {
         "times": kind["times"],
@@ -421,21 +425,21 @@ def as_json(kind):
 
 
 def title(kind, seed):
-    """One kind of difference, on one line."""
+    """Returns a line about one kind of difference."""
     found = kind["difference"]
     how = f"RESP{found.protocol}, {'in one pipeline' if found.pipelined else 'one by one'}"
     return f"{spell(found.about)[:100]}   (seed {seed}, episode {found.where}, {how})"
 
 
 def describe_kind(kind):
-    """Prints the commands that produce it, and both replies."""
+    """Prints the commands that cause a difference, and both replies."""
     found = kind["difference"]
     lines = [f"    {spell(command)[:300]}" for command in found.commands[-SHOWN_COMMANDS_MAX:]]
     return "\n".join([*lines, f"  direct: {show(found.left)}", f"  front:  {show(found.right)}"])
 
 
 def hunt(pair, grammar, options, rules, bar):
-    """Runs episodes until there are enough replies, or the time is over."""
+    """Runs episodes until there are enough replies, or until the time is over."""
     report, until = Report(), time.monotonic() + options.seconds
     for number in [options.episode] if options.episode is not None else itertools.count():
         if report.replies >= options.replies or time.monotonic() > until:
@@ -455,7 +459,7 @@ def hunt(pair, grammar, options, rules, bar):
 
 
 def arguments(parser):
-    """Adds the tester's options; run.py uses them, too."""
+    """Adds the tester's options to a parser. run.py uses them too."""
     parser.add_argument("--seed", type=int, default=1, help="another one gives other commands (default: 1)")
     parser.add_argument("--replies", type=int, default=1_000_000, help="stop after so many replies were compared")
     parser.add_argument("--seconds", type=int, default=1800, help="stop after so long, whatever there is")

@@ -1,4 +1,4 @@
-"""The list of expected differences (expected.toml): tests that fail only through the front, with reasons."""
+"""Reads the list of expected differences (expected.toml): the tests that fail only through the front, with reasons."""
 
 import json
 import pathlib
@@ -14,20 +14,22 @@ DOCUMENTS = {
 } | {"promise": "docs/concepts/promise.md"}
 TEST_FIELDS = {"suite", "tests", "reason"}
 RULE_FIELDS = {"name", "command", "direct", "front", "reason"}
-# The fields of a reason: a limit in a document, with a quotation of the document; an artefact, if
-# the test looks at something that pmnet does not promise; or a known defect that is to be mended.
+# The fields that give a reason: a limit in a document, with a quotation; an artefact, if the test examines something
+# that pmnet does not promise; or a known defect that must be fixed.
 WHY_FIELDS = {"document", "quote", "artefact", "defect"}
 
 
 class Wrong(Exception):
-    """The list is invalid; the text says what to do."""
+    """The list is invalid. The text has advice."""
 
 
 class Expected:
-    """The rows of the list. `test` rows are about tests of suites, `difference` rows about the differential tester."""
+    """The rows of the list. `test` rows are about tests of suites, and `difference` rows are about the differential
+    tester."""
 
     def __init__(self, table=TABLE, server=None):
-        """The rows for `server`, a name in servers.py; without a name, those for this machine's redis-server."""
+        """Selects the rows for `server`, a name in servers.py. Without a name, selects those for this machine's
+        redis-server."""
         self.server = server
         with open(table, "rb") as file:
             self.rows = tomllib.load(file)
@@ -42,23 +44,24 @@ class Expected:
         self.tests, self.rules = ([row for row in rows if self.concerns(row)] for rows in (self.tests, self.rules))
 
     def concerns(self, row):
-        """Whether a row applies to this server; a row without `servers` applies to all."""
+        """Returns whether a row applies to this server. A row without `servers` applies to all servers."""
         return "servers" not in row or any(fits(self.server or "redis-server", name) for name in row["servers"])
 
     def own(self, rows):
-        """The rows that a run with this server must need. For another server than this machine's,
-        only the rows that name that server are among them."""
+        """Returns the rows that a run with this server must need. For a server other than this machine's, these are
+        only the rows that name the server."""
         return [row for row in rows if self.server is None or "servers" in row]
 
     def why(self, suite, test):
-        """The row for a test that fails only through the front, or None."""
+        """Returns the row for a test that fails only through the front; None if there is none."""
         for row in self.tests:
             if row["suite"] == suite and any(fits(test, pattern) for pattern in row["tests"]):
                 return row
         return None
 
     def rule_for(self, command, left, right, in_exec=False):
-        """The row for two replies that differ, or None. Replies are texts in the form of resp.show."""
+        """Returns the row for two replies that differ; None if there is none. The replies are texts in the form of
+        resp.show."""
         for rule in self.rules:
             if rule.get("in_exec") and not in_exec:
                 continue
@@ -74,12 +77,13 @@ class Expected:
 
 
 def fits(text, pattern):
-    """Whether the text matches the pattern, in which * stands for any characters (no other character is special)."""
+    """Returns whether the text matches the pattern. In the pattern, * stands for any characters; no other character
+    is special."""
     return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), text, re.S) is not None
 
 
 def check(row, needed, optional):
-    """Raises if a row is invalid, or if its quote is not in its document."""
+    """Raises an error if a row is invalid, or if its quotation is not in its document."""
     name = row.get("name") or row.get("reason") or str(row)
     missing, unknown = needed - row.keys(), row.keys() - needed - optional - WHY_FIELDS
     if missing or unknown:
@@ -95,12 +99,12 @@ def check(row, needed, optional):
 
 
 def words(text):
-    """The text with all line breaks replaced by blanks."""
+    """Returns the text with blanks instead of line breaks."""
     return " ".join(text.split())
 
 
 def without(text, tests, rules):
-    """The list's text without these tests, given as (suite, pattern), and without these rules."""
+    """Returns the text of the list without these tests, given as (suite, pattern), and without these rules."""
     blocks = re.split(r"^(?=\[\[)", text, flags=re.M)
     kept = blocks[:1]
     for block in blocks[1:]:

@@ -1,10 +1,10 @@
-"""Random commands, made from Redis's description of its own commands (COMMAND DOCS), and the comparison of their
-replies."""
+"""Makes random commands from Redis's description of its own commands (COMMAND DOCS), and selects the comparison
+for their replies."""
 
-# Commands that modules use among themselves. With random arguments some of these commands end the server itself.
+# Commands that modules use internally. With random arguments, some of these commands end the server itself.
 INTERNAL = ("timeseries.", "search.", "_ft.", "ft._", "ft.debug")
-# These commands change the set-up instead of data, or would end or block the connection;
-# scenarios.py compares as many of them as possible.
+# Commands that change the set-up instead of data, or would end or block the connection. scenarios.py compares as
+# many of them as possible.
 LEFT_OUT = {
     *(
         "monitor",
@@ -56,8 +56,7 @@ LEFT_OUT = {
     ),
     *("latency|doctor", "latency|graph", "latency|histogram", "slowlog|reset", "latency|reset", "memory|purge"),
 }
-# The probability of these commands as parts of others: a low one, because the commands are slow, have long replies, or
-# delete all data.
+# Commands that are seldom part of other commands, because they are slow, have long replies, or delete all data.
 SELDOM = {
     **dict.fromkeys(("flushall", "flushdb"), 0.1),
     **dict.fromkeys(("command", "command|docs", "command|list", "acl|cat", "lolwut", "info", "memory|stats"), 0.1),
@@ -80,8 +79,8 @@ KEYS = {
 }
 EVERY_KEY = [key for keys in KEYS.values() for key in keys] + [b"none", b"dst1", b"dst2", b""]
 WORDS = [b"a", b"b", b"c", b"d", b"e", b"f", b"1", b"2", b"10", b"-7", b"3.5", b"foo", b"", b"hello world"]
-# No element is longer than 64 bytes, because the sorted set would then become a skiplist, in which BYLEX with different
-# scores depends on chance.
+# Unusual elements, each of at most 64 bytes. With a longer element, a sorted set would become a skiplist, in which
+# BYLEX with different scores depends on chance.
 ODD = [b"\x00\xff\r\n\x80", b"x" * 60, b"9223372036854775807", b"1e5", b"nan", b"inf", b"-0", b" 1", b"a b"]
 BIG = [b"y" * 20_000, b"z" * 70_000]
 INTEGERS = [b"0", b"1", b"2", b"3", b"5", b"-1", b"-2", b"10"]
@@ -99,7 +98,7 @@ ODD_INTEGERS = [
 DOUBLES = [b"0", b"1", b"-1", b"1.5", b"2.25", b"1e3", b"0.1", b"-3.75", b"100"]
 ODD_DOUBLES = [b"inf", b"-inf", b"nan", b"abc", b"", b"1e308", b"-1e308", b"1e400", b"0x10", b"3.0e-5"]
 STREAM_IDS = [b"0", b"0-0", b"1-1", b"2-1", b"3-5", b"5-1", b"7", b"9-9", b"-", b"+", b"(2-1", b"$", b">", b"1-1-1", b"x"]
-# Times to live; the valid positive times do not end within a run.
+# Times to live. The valid and positive times do not end during a run.
 TIMES = {
     "s": [b"1000", b"100000", b"0", b"-1", b"abc", b"9223372036854775807"],
     "ms": [b"1000000", b"100000000", b"0", b"-5", b"x"],
@@ -115,7 +114,7 @@ LIBRARY = (
     b" flags={'no-writes'}}\n"
     b"redis.register_function('many', function(keys, args) return {1, 'a', {2, 'b'}, false, redis.status_reply('OH')} end)\n"
 )
-# Commands whose effects and replies depend only on their arguments.
+# Scripts whose effects and replies depend only on their arguments.
 SCRIPTS = [
     b"return redis.call(unpack(ARGV))",
     b"return redis.pcall(unpack(ARGV))",
@@ -162,20 +161,20 @@ FIXED_SCRIPTS = [
 
 
 class Grammar:
-    """Makes commands. `docs` is {name: description from COMMAND DOCS}, with `a|b` for subcommands. No script calls the
-    commands in `deadly`."""
+    """Makes a generator of commands. `docs` is {name: description from COMMAND DOCS}, with `a|b` for subcommands.
+    Scripts do not call the commands in `deadly`."""
 
     def __init__(self, docs, deadly=()):
         self.docs, self.deadly = docs, deadly
         left_out = {name for name in docs if name in LEFT_OUT or name.lower().startswith(INTERNAL)}
         self.names = sorted(name for name in docs if not {name, name.split("|")[0]} & (left_out | LEFT_OUT))
         parents = {name.split("|")[0] for name in self.names if "|" in name}
-        # A command with subcommands is no command by itself, except COMMAND.
+        # A command with subcommands, except COMMAND, can only be called with a subcommand.
         self.names = [name for name in self.names if name not in parents or name == "command"]
         self.weights = [SELDOM.get(name, GROUP_SELDOM.get(docs[name]["group"], 1.0)) for name in self.names]
 
     def command(self, rng, depth=0):
-        """One command, as a list of arguments."""
+        """Returns one command, as a list of arguments."""
         roll = rng.random()
         if roll < 0.25:
             return populate(rng)
@@ -195,7 +194,7 @@ class Grammar:
         return tame(rng, args)
 
     def spelled(self, rng, name):
-        """The command with arguments according to its docs."""
+        """Returns the command with arguments according to its docs."""
         special = SPECIAL.get(name)
         args = [part.encode().upper() for part in name.split("|")]
         if special:
@@ -206,7 +205,7 @@ class Grammar:
         return args
 
     def argument(self, rng, argument, context):
-        """The words for one argument of the docs."""
+        """Returns the words for one argument of the docs."""
         flags = argument.get("flags", ())
         if "optional" in flags and rng.random() < 0.6:
             return []
@@ -222,7 +221,7 @@ class Grammar:
         return out
 
     def value(self, rng, argument, context):
-        """One value of the argument."""
+        """Returns one value of the argument."""
         kind, name = argument["type"], argument["name"]
         if kind == "pure-token":
             return [argument["token"].encode()]
@@ -247,7 +246,7 @@ class Grammar:
         return [text(rng, name, context)]
 
     def double(self, rng, name, context):
-        """A number, or a text that resembles one."""
+        """Returns a number, or a text that resembles a number."""
         if name == "timeout":
             return rng.choice((b"0.01", b"0.001", b"0.02", b"-1", b"abc"))
         if name in ("longitude", "latitude"):
@@ -258,13 +257,13 @@ class Grammar:
         return (b"(" if name in ("min", "max") and rng.random() < 0.3 else b"") + found
 
     def script(self, rng):
-        """EVAL and its relatives."""
+        """Returns the arguments of EVAL and similar commands."""
         numkeys, keys = b"1", [rng.choice(EVERY_KEY)]
         command = rng.choice((b"EVAL", b"EVAL", b"EVAL", b"EVAL_RO", b"FCALL", b"FCALL_RO", b"EVALSHA"))
         if command.startswith(b"FCALL"):
             return [command, rng.choice((b"put", b"look", b"many", b"nosuch")), numkeys, *keys, rng.choice(WORDS)]
         if command == b"EVALSHA":
-            # The hashes of "return 1" and "return nil", and of no script.
+            # The hashes of the scripts "return 1" and "return nil", and one hash of no script.
             shas = (
                 b"e0e1f9fabfc9d4800c877a703b823ac0578ff8db",
                 b"79cefb99366d8809d2e903c5f36f50c2b731913f",
@@ -276,13 +275,14 @@ class Grammar:
             return [command, rng.choice(FIXED_SCRIPTS), numkeys, *keys, rng.choice(WORDS)]
         while True:
             inner = self.command(rng, depth=1)
-            # Inside a script, random or partly compared replies cannot be examined.
+            # Inside a script, a reply is not compared if it is random or can only be compared in part.
             if inner[0].upper() not in (b"SPOP", b"FLUSHALL", b"FLUSHDB", *self.deadly) and mode(inner) == "exact":
                 return [command, rng.choice(SCRIPTS), b"0", *inner]
 
 
 def integer(rng, name):
-    """An integer, or a text that resembles one, but none that makes a server allocate much memory."""
+    """Returns an integer, or a text that resembles one. Integers that make a server allocate much memory are left
+    out."""
     if name in ("seconds", "ttl"):
         return rng.choice(TIMES["s"])
     if name in ("milliseconds", "ms"):
@@ -307,7 +307,7 @@ def integer(rng, name):
 
 
 def text(rng, name, context):
-    """A string argument that suits its name."""
+    """Returns a string argument that suits its name."""
     group, command = context["group"], context["name"]
     if name in ("group", "groupname"):
         return rng.choice((b"grp", b"grp", b"grp", b"grp2", b"nogroup"))
@@ -345,14 +345,14 @@ def text(rng, name, context):
 
 
 def key(rng, group):
-    """A key that probably holds the type of the command's group."""
+    """Returns a key that probably holds the type of the command's group."""
     if group in KEYS and rng.random() < 0.85:
         return rng.choice(KEYS[group])
     return rng.choice(EVERY_KEY)
 
 
 def populate(rng):
-    """A command that puts something into a key of its type."""
+    """Returns a command that writes a value to a key of its type."""
     kind = rng.choice(list(KEYS))
     name = rng.choice(KEYS[kind])
     few = [rng.choice(WORDS) for _ in range(rng.choice((1, 2, 3)))]
@@ -403,7 +403,7 @@ def populate(rng):
     return [b"PFADD", name, *few]
 
 
-# Arguments that the docs do not describe.
+# Arguments of commands for which the docs do not describe them.
 SPECIAL = {
     "xadd": lambda rng: [
         *(
@@ -454,12 +454,12 @@ SPECIAL = {
         *(b"STREAMS", key(rng, "stream"), rng.choice((b"0", b"2-1", b"$", b"9-9", b"x"))),
     ],
 }
-# "a" and the list [1, 2] as in Redis 7.0, and a damaged dump.
+# Dumps of "a" and of the list [1, 2], as Redis 7.0 makes them, and a damaged dump.
 DUMPS = [b"\x00\x01a\n\x00\xc5", b"x", b""]
 
 
 def sort(rng):
-    """SORT with arguments under which neither equal weights nor the order of a set determine the result."""
+    """Returns a SORT whose result depends neither on equal weights nor on the order of a set."""
     found = [rng.choice(KEYS["list"] + KEYS["set"] + KEYS["sorted-set"] + [b"s1", b"none"])]
     found += rng.choice(
         ((b"ALPHA",), (b"ALPHA", b"DESC"), (b"ALPHA", b"LIMIT", b"0", b"2"), (b"ALPHA", b"GET", b"#", b"GET", b"s*"), ())
@@ -468,12 +468,12 @@ def sort(rng):
 
 
 def tame(rng, args):
-    """The command without arguments that would make two servers differ by chance."""
+    """Returns the command without arguments whose effect would differ by chance between two servers."""
     name = args[0].upper()
     if name == b"XADD" and b"*" in args:
         args[args.index(b"*")] = b"7-*"
     if name in (b"EXPIRE", b"PEXPIRE") and args[-1] in (b"GT", b"LT"):
-        # A millisecond would determine the result.
+        # The result would depend on a millisecond.
         args.pop()
     if name == b"SORT" and b"STORE" in args and b"ALPHA" not in args:
         args.append(b"ALPHA")
@@ -489,7 +489,7 @@ def tame(rng, args):
             if word.upper() == b"BLOCK" and args[place + 1] in (b"0", b"00"):
                 args[place + 1] = b"1"
     if name in (b"SRANDMEMBER", b"ZRANDMEMBER", b"HRANDFIELD", b"SETRANGE", b"SETBIT", b"LPOS"):
-        # With so many members, or with so long a string, a reply would take gigabytes.
+        # The limit keeps replies small. Without the limit, a reply could have gigabytes.
         args[1:] = [b"-3" if arg.startswith(b"-922") else arg for arg in args[1:]]
     if name in (b"SETBIT", b"SETRANGE", b"BITFIELD"):
         args[1:] = [b"77" if arg.isdigit() and 100_000 < int(arg) < 2**33 else arg for arg in args[1:]]
@@ -500,7 +500,7 @@ SHAPES = {
     *(b"SRANDMEMBER", b"HRANDFIELD", b"ZRANDMEMBER", b"RANDOMKEY", b"SPOP", b"DUMP", b"XPENDING", b"XINFO", b"TIME"),
     *(b"LASTSAVE", b"HELLO", b"ROLE", b"LOLWUT", b"INFO"),
 }
-# If the scores differ, the result depends on the heights of a skip list's nodes.
+# Commands whose result depends on the heights of skip list nodes if the scores differ.
 BY_LEX = {b"ZLEXCOUNT", b"ZRANGEBYLEX", b"ZREVRANGEBYLEX", b"ZREMRANGEBYLEX"}
 KINDS = {b"SLOWLOG", b"LATENCY", b"MEMORY", b"CLIENT", b"INFO", b"LOLWUT", b"ACL"}
 NEAR = {b"TTL", b"PTTL", b"EXPIRETIME", b"PEXPIRETIME"}
@@ -515,13 +515,13 @@ ACL_EXACT = {b"WHOAMI", b"USERS", b"LIST", b"DRYRUN", b"GETUSER"}
 
 
 def mode(args):
-    """Returns the comparison for replies of this command (see differ.same)."""
+    """Returns the kind of comparison for replies to this command (see differ.same)."""
     name = args[0].upper()
     second = args[1].upper() if len(args) > 1 else b""
     if name == b"CLIENT" and second in CLIENT_EXACT or name == b"ACL" and second in ACL_EXACT or second == b"HELP":
         return "exact"
     if name == b"OBJECT":
-        # The reference count of an object depends on how the object was created.
+        # The reference count of an object depends on the way in which the object was created.
         return "near" if second in (b"IDLETIME", b"FREQ", b"REFCOUNT") else "exact"
     if name == b"FUNCTION":
         return {b"LIST": "unordered", b"STATS": "shape", b"DUMP": "shape"}.get(second, "exact")

@@ -1,9 +1,10 @@
-// Sends the commands of a file by one client library, and writes the replies as JSON: node other_clients.js LIBRARY PORT FILE
+// Sends the commands of a file with a client library, and writes the replies as JSON. Arguments: other_clients.js
+// LIBRARY PORT FILE
 const fs = require("fs");
 const [library, port, file] = process.argv.slice(2);
 const commands = JSON.parse(fs.readFileSync(file, "utf8"));
 
-// A reply as JSON that keeps what the client made of it.
+// Returns a reply as JSON, in the form that the client library gave it.
 function plain(reply) {
   if (Buffer.isBuffer(reply)) return reply.toString("latin1");
   if (reply instanceof Error) return { error: reply.message };

@@ -1,4 +1,5 @@
-"""Clients whose packages have no tests: each sends the same commands to both sides and must parse equal results."""
+"""Tests with client libraries whose packages have no tests. Each library sends the same commands to both sides,
+and must parse equal results."""
 
 import dataclasses
 import json
@@ -13,17 +14,17 @@ from resp import spell
 from stack import Trouble
 
 HERE = pathlib.Path(__file__).resolve().parent
-# The version of ioredis, as in tests/setup.sh.
+# Versions of the libraries. The version of ioredis is the version that tests/setup.sh installs.
 IOREDIS, NODE_REDIS, JEDIS = "5.11.1", "5.8.3", "6.2.0"
 INSTALL_SECONDS_MAX = 240
 RUN_SECONDS_MAX = 120
-# The commands for each client; every command of Redis is among them.
+# Number of commands for each client. Every command of Redis is among these commands.
 COMMANDS = 1500
 
 
 @dataclasses.dataclass
 class Program:
-    """One client: its start command and its version."""
+    """A client: the command that starts it, and its version."""
 
     name: str
     version: str
@@ -40,7 +41,8 @@ class Programs:
 
 
 def commands(grammar):
-    """Returns commands of every kind whose replies are equal on two servers, drawn from a seed."""
+    """Returns commands of every kind whose replies are equal on two servers. A fixed seed determines the
+    commands."""
     rng = random.Random("clients")
     found = []
     for name in grammar.names:
@@ -49,7 +51,8 @@ def commands(grammar):
     while len(found) < COMMANDS:
         found.append(grammar.command(rng))
     found = [tame(rng, command) for command in found]
-    # The clients take words as arguments; commands that change the connection are not compared.
+    # Commands that are left out: the clients take words as arguments, and commands that change the connection
+    # cannot be compared.
     left_out = (b"HELLO", b"CLIENT", b"SELECT", b"SPOP", b"READONLY", b"READWRITE", b"ASKING", b"CLUSTER", b"WATCH")
     return [
         command
@@ -59,7 +62,7 @@ def commands(grammar):
 
 
 def fetch(cache):
-    """Installs the clients that can be installed."""
+    """Installs all clients that can be installed."""
     found, missing = [], []
     node = cache / "node"
     try:
@@ -98,7 +101,7 @@ POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0
 
 
 def install(command, folder):
-    """Runs a command that fetches something."""
+    """Runs a command that downloads something."""
     if shutil.which(command[0]) is None:
         raise Trouble(f"there is no {command[0]}: install Node.js with npm, and a JDK with Maven")
     try:
@@ -113,7 +116,7 @@ def install(command, folder):
 
 
 def run(program, port, sent):
-    """The results that the client parsed: a list with the length of `sent`."""
+    """Returns the results that the client has parsed: a list with one element for each command."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         if program.name == "jedis":
             file.write("\n".join(" ".join(word.hex() for word in command) for command in sent))
@@ -130,14 +133,15 @@ def run(program, port, sent):
 
 
 def compare(program, sent, left, right, suite, expected):
-    """One test for each command's name: it fails if a reply differs and no rule explains the difference."""
+    """Makes one test for each command's name. The test fails if a reply differs and no rule explains the
+    difference."""
     for command, direct, front in zip(sent, left, right, strict=True):
         test = f"{program.version.split()[0]}: {command[0].upper().decode()}"
         suite.direct[test] = None
         suite.front.setdefault(test, None)
         if direct == front or suite.front[test] is not None:
             continue
-        # The rules apply to replies as bytes; an error is one line of a reply.
+        # The rules apply to replies as bytes, in which an error is one line.
         texts = [
             "-" + reply["error"] if isinstance(reply, dict) and "error" in reply else json.dumps(reply)
             for reply in (direct, front)

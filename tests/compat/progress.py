@@ -1,4 +1,5 @@
-"""The present work, its progress, and its remaining time: a bar on a terminal, otherwise a line from time to time."""
+"""Shows the present work, its progress and its remaining time: as a bar on a terminal, otherwise as a line from
+time to time."""
 
 import sys
 import time
@@ -10,7 +11,7 @@ WIDTH = 28
 
 
 class Bar:
-    """Progress towards `total`, which is at least 1; `show` receives the completed number."""
+    """Begins the progress towards `total`, which is at least 1. The caller passes the completed number to `show`."""
 
     def __init__(self, name, total, out=None):
         self.name, self.total, self.out = name, total, out or sys.stderr
@@ -18,7 +19,7 @@ class Bar:
         self.terminal = self.out.isatty()
 
     def show(self, done, note="", last=False):
-        """Shows the progress, if it is due."""
+        """Shows the progress, if an update is due."""
         now = time.monotonic()
         if not last and now - self.shown < (BAR_SECONDS if self.terminal else LINE_SECONDS):
             return
@@ -39,6 +40,6 @@ class Bar:
 
 
 def span(seconds):
-    """A time in the form for readers."""
+    """Returns a time as text for readers."""
     seconds = round(seconds)
     return f"{seconds} s" if seconds < 90 else f"{seconds // 60} min {seconds % 60:02} s"

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Common job queues with the front while pmnet's processes are killed: does every job run exactly once?
+"""Runs common job queues with the front, while processes of pmnet are killed. Does every job run exactly once?
 
-  tests/compat/queues.py                       Celery, BullMQ and Sidekiq for a minute each, before this machine's Redis
+  tests/compat/queues.py                       Celery, BullMQ and Sidekiq for a minute each, with this machine's Redis
   tests/compat/queues.py --store valkey-9.1 --only bullmq --seconds 20
 
-The jobs record their runs directly in Redis, without pmnet, so that the counts do not pass through the system under
-test. The server and the device are killed in turn (kill -9, restarted at once). The front is not killed: if a client's
-connection breaks during a blocking pop, the popped element may be lost, with Redis alone as well.
+The jobs count their runs directly in Redis, without pmnet, so that the counts do not pass through the system under
+test. The server and the device are killed by turns (kill -9), and are restarted at once. The front is not killed,
+because the popped element may be lost if a client's connection breaks during a blocking pop. With Redis alone the
+element may be lost as well.
 """
 
 import argparse
@@ -22,18 +23,18 @@ import time
 import servers
 from stack import TARGET, Stack, Trouble, binary_path, end, start_logged, stop_all
 
-# Folder of the installed queues.
+# Packages of the queues, with their versions.
 CELERY = "celery==5.5.3"
 BULLMQ = "bullmq@5.58.5"
-# Sidekiq uses Debian's Ruby, which is not installed on the system.
+# Sidekiq runs with Debian's Ruby. The script unpacks Ruby, and does not install it on the system.
 SIDEKIQ_SUITE = "trixie"
 SIDEKIQ_VERSION = "7.3."
 INSTALL_SECONDS_MAX = 240
-# Seconds between two kills, and seconds for the remaining jobs after the last new one.
+# Seconds between two kills, and seconds that the remaining jobs have after the last new job.
 KILL_EVERY = 3
 DRAIN_SECONDS_MAX = 60
 JOBS_PER_SECOND = 40
-# The hash in which a job records its run: field = job, value = number of runs.
+# The hash in which a job counts its runs: the field is the job, and the value is the number of runs.
 RAN = "queues:ran"
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 
@@ -58,8 +59,8 @@ class Killable(Stack):
 
 
 def ask(port, *words):
-    """Sends one command to a Redis. Returns the reply as bytes, which is complete if it arrives in one piece or is a
-    hash of short texts."""
+    """Sends one command to a Redis. Returns the reply as bytes. The reply is complete if it arrives in one piece, or
+    if it is a hash of short texts."""
     request = f"*{len(words)}\r\n" + "".join(f"${len(word.encode())}\r\n{word}\r\n" for word in words)
     with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
         client.sendall(request.encode() + b"*1\r\n$4\r\nPING\r\n")
@@ -73,13 +74,13 @@ def ask(port, *words):
 
 
 def ran(port):
-    """{job: number of runs}."""
+    """Returns {job: number of runs}."""
     texts = [line for line in ask(port, "HGETALL", RAN).split(b"\r\n")[1:] if line and not line.startswith(b"$")]
     return {job.decode(): int(times) for job, times in zip(texts[::2], texts[1::2])}
 
 
 def install(folder, *command):
-    """Runs an installer, unless it has run before."""
+    """Runs an installer, unless it has already run."""
     done = folder / "done"
     if done.is_file() and done.read_text() == str(command):
         return
@@ -145,11 +146,12 @@ const until = Date.now() + seconds * 1000
 })()
 """
 
-# Every fifth job is scheduled (ZADD, later a script takes it out); every seventh job fails once, and is retried in the same way.
+# Every fifth job is scheduled (a ZADD; later a script takes it out). Every seventh job fails once, and its retry is
+# scheduled too.
 SIDEKIQ_JOBS = """
 require 'sidekiq'
-# Longer than pmnet's deadline: Sidekiq repeats a command that it gave up, and an element that the first command popped is
-# lost. The same happens with Redis alone.
+# This timeout is longer than pmnet's deadline. If Sidekiq gave up a command earlier, it would repeat the command, and
+# the element that the first command popped would be lost. The same happens with Redis alone.
 store = { url: "redis://127.0.0.1:#{ENV['PORT']}/0", timeout: 15 }
 BESIDE = RedisClient.config(port: ENV['BESIDE'].to_i).new_pool(size: 4)
 Sidekiq.configure_client { |config| config.redis = store }
@@ -198,8 +200,7 @@ end
 
 
 def celery(target, folder, port, beside):
-    """Installs Celery and writes its programs. Returns the commands of worker and producer, and
-    their environment."""
+    """Installs Celery, and writes its programs. Returns the commands of worker and producer, and their environment."""
     venv = target / "queues" / "celery"
     if not (venv / "bin/python").exists():
         venv.parent.mkdir(parents=True, exist_ok=True)
@@ -214,7 +215,7 @@ def celery(target, folder, port, beside):
 
 
 def bullmq(target, folder, port, beside):
-    """Installs BullMQ in the same way."""
+    """Installs BullMQ, and writes its programs. Returns the commands of worker and producer, and their environment."""
     place = target / "queues" / "bullmq"
     if shutil.which("npm") is None:
         raise Trouble("there is no npm")
@@ -249,7 +250,7 @@ def ruby(place):
 
 
 def sidekiq(target, folder, port, beside):
-    """Installs Sidekiq in the same way."""
+    """Installs Sidekiq, and writes its programs. Returns the commands of worker and producer, and their environment."""
     place = target / "queues" / "sidekiq"
     command, environment = ruby(place)
     program = next(place.glob(f"usr/share/rubygems-integration/all/gems/sidekiq-{SIDEKIQ_VERSION}*/bin/sidekiq"), None)
@@ -265,13 +266,13 @@ QUEUES = {"celery": celery, "bullmq": bullmq, "sidekiq": sidekiq}
 
 
 def start(name, command, folder, environment):
-    """Starts a process of the queue. Returns the process and its output."""
+    """Starts a process of the queue. Returns the process, and the path of its output."""
     log = folder / f"{name}.log"
     return start_logged(command, folder, log, **environment), log
 
 
 def run(name, options, target):
-    """Runs one queue. Returns the queue's faults."""
+    """Runs one queue. Returns the faults that were found."""
     chosen = random.Random(options.seed)
     with Killable(options.binary, options=DURABLE) as stack:
         folder = stack.folder / name

@@ -1,4 +1,4 @@
-"""The tests of redis-py, from its source distribution, with RESP2 and RESP3."""
+"""Runs the tests of redis-py, which come from its source distribution, with RESP2 and RESP3."""
 
 import shutil
 import subprocess
@@ -9,9 +9,9 @@ import xml.etree.ElementTree as xml
 
 from stack import Trouble, run_for
 
-# The same version as in tests/setup.sh.
+# The version of redis-py, as in tests/setup.sh.
 VERSION = "6.4.0"
-# Packages that its tests need; of the plugins, the newest version that this redis-py supports.
+# Packages that the tests need. Each plugin has the newest version that this redis-py supports.
 PACKAGES = [
     f"redis=={VERSION}",
     "pytest<9",
@@ -24,9 +24,10 @@ PACKAGES = [
 ]
 INSTALL_SECONDS_MAX = 240
 RUN_SECONDS_MAX = 600
-# Time limit of one test in seconds, also for tests that hang through the front.
+# Time limit of one test in seconds. The limit also ends tests that hang through the front.
 TEST_SECONDS_MAX = 40
-# Tests that use one Redis; the others need clusters, sentinels, modules or TLS, or test only the library.
+# Files with tests that use a single Redis. The other files need clusters, Sentinels, modules or TLS, or
+# test only the library.
 FILES = [
     *("commands", "pipeline", "pubsub", "lock", "scripting", "function", "hash", "encoding", "monitor", "connection_pool"),
     *("connection", "cache", "multiprocessing", "retry", "connect"),
@@ -47,7 +48,7 @@ MARKS = "not redismod and not onlycluster and not ssl and not replica and not cp
 
 
 def fetch(cache):
-    """(Python of a venv with redis-py, folder of its tests); both are made once."""
+    """Returns (Python of a venv with redis-py, folder of its tests). Both are made once."""
     folder = cache / "redis-py"
     python, tests = folder / "venv" / "bin" / "python", folder / f"redis-{VERSION}"
     if python.exists() and (tests / "tests").is_dir():
@@ -73,7 +74,8 @@ def fetch(cache):
 
 
 def run(place, port, protocol, log, deadline, only=None):
-    """{test: None if it passed, otherwise its output} of all tests, or of one; skipped tests are left out."""
+    """Returns {test: None if it passed, otherwise its output} of all tests, or of one test. Skipped tests
+    are left out."""
     python, tests = place
     files = [f"tests/test_{name}.py" for name in FILES] + [f"tests/test_asyncio/test_{name}.py" for name in ASYNC_FILES]
     report = log.with_suffix(".xml")
@@ -89,14 +91,14 @@ def run(place, port, protocol, log, deadline, only=None):
 
 
 def node(test):
-    """The test's name for pytest's command line."""
+    """Returns the test's name in the form of pytest's command line."""
     place, _, name = test.split(" ", 1)[1].partition("[")
     module, kind, function = place.rsplit(".", 2)
     return f"tests/{module.replace('.', '/')}.py::{kind}::{function}" + (f"[{name}" if name else "")
 
 
 def read_report(report, protocol):
-    """{test: None or its output} from a file in JUnit's format."""
+    """Returns {test: None or its output} from a file in JUnit's format."""
     results = {}
     for case in xml.parse(report).iter("testcase"):
         if case.find("skipped") is not None:
@@ -105,6 +107,6 @@ def read_report(report, protocol):
         wrong = case.find("error") if wrong is None else wrong
         name = f"RESP{protocol} {case.get('classname').removeprefix('tests.')}.{case.get('name')}"
         said = None if wrong is None else (wrong.get("message") or "it failed")
-        # A test and its clean-up are two cases in the file.
+        # The file may have two cases for one test: the test itself, and its clean-up.
         results[name] = results.get(name) or said
     return results

@@ -1,4 +1,4 @@
-"""Redis's own test suite, from the source package of the installed Redis, in its external mode."""
+"""Runs Redis's own test suite, from the source package of the installed Redis, in its external mode."""
 
 import os
 import pathlib
@@ -10,17 +10,17 @@ import time
 
 from stack import Trouble, end, popen
 
-# Tests that are left out on both sides: they need DEBUG or replicas of their own, which the front refuses
+# Tests that are left out on both sides. These tests need DEBUG or replicas of their own, which the front refuses
 # (docs/use/commands.md, The matrix).
 TAGS = "-needs:debug -needs:repl -large-memory"
 # Time limit of one run of a unit in seconds.
 UNIT_SECONDS_MAX = 400
-# Seconds without output after which a test counts as hanging and failed; the unit runs again without it.
+# Seconds without output after which a test counts as hanging, and as failed. The unit then runs again without the test.
 SILENT_SECONDS_MAX = 120
-# Number of hanging tests of a unit after which the rest of the unit is given up.
+# Number of hanging tests after which the rest of a unit is given up.
 HANGS_MAX = 6
-# Number of runs without the tests that failed alone, and number of tests that are tried alone in
-# one such run.
+# Maximum number of runs in which the tests that failed alone are left out, and number of tests that are run alone in
+# each such run.
 PASSES_MAX = 4
 ALONE_MAX = 40
 START_TRIES = 3
@@ -31,7 +31,7 @@ NEEDS = "for Redis's own suite install: apt-get install tcl redis-tools dpkg-dev
 
 
 def fetch(cache):
-    """The folder of the suite; the source package of the installed Redis is downloaded once."""
+    """Returns the folder of the suite. The source package of the installed Redis is downloaded once."""
     for program in ("tclsh", "redis-cli", "redis-benchmark", "dpkg-source", "apt-get"):
         if shutil.which(program) is None:
             raise Trouble(f"there is no {program}; {NEEDS}")
@@ -43,7 +43,7 @@ def fetch(cache):
     (lists / "partial").mkdir(parents=True, exist_ok=True)
     sources = folder / "sources.sources"
     sources.write_text(source_entries())
-    # apt uses separate lists, so that the system stays unchanged.
+    # apt uses package lists of its own, so that the system's lists stay unchanged.
     apt = ["apt-get", "-q", "-o", f"Dir::Etc::sourcelist={sources}", "-o", "Dir::Etc::sourceparts=/dev/null"]
     apt += ["-o", f"Dir::State::lists={lists}", "-o", "APT::Sandbox::User="]
     package = folder / "package"
@@ -64,7 +64,7 @@ def fetch(cache):
         raise Trouble(f"apt-get source gave no package: remove {folder} and try again")
     unpacked = folder / "unpacked"
     shutil.rmtree(unpacked, ignore_errors=True)
-    # Debian's patches of the tests are applied, because its Redis has them too.
+    # Debian's patches of the tests are applied, because Debian's Redis has the same patches.
     command = ["dpkg-source", "--no-check", "-x", str(dsc[-1]), str(unpacked)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=FETCH_SECONDS_MAX)
     for program in ("redis-server", "redis-cli", "redis-benchmark"):
@@ -74,7 +74,7 @@ def fetch(cache):
 
 
 def source_entries():
-    """The system's apt sources for binary packages, turned into sources for source packages."""
+    """Returns apt sources for source packages, which are made from the system's sources for binary packages."""
     found = []
     for path in sorted(pathlib.Path("/etc/apt/sources.list.d").glob("*.sources")):
         for stanza in re.split(r"\n\s*\n", path.read_text()):
@@ -93,13 +93,13 @@ def source_entries():
 
 
 def version(tree):
-    """The version of the suite, with Debian's revision."""
+    """Returns the version of the suite, with Debian's revision."""
     package = sorted((tree.parent / "package").glob("redis_*.dsc"))
     return package[-1].stem.removeprefix("redis_") if package else "?"
 
 
 def units(tree):
-    """The units that can run against a server that they did not start."""
+    """Returns the units that can run against a server that they did not start."""
     listed = subprocess.run(
         ["tclsh", "tests/test_helper.tcl", "--list-tests"],
         cwd=tree,
@@ -108,23 +108,24 @@ def units(tree):
         timeout=30,
         check=True,
     )
-    # unit/cluster/* and integration/* start servers of their own, except the tests of the two programs.
+    # unit/cluster/* and integration/* start servers of their own, except the tests of these two programs.
     kept = ("integration/redis-cli", "integration/redis-benchmark")
     return [unit for unit in listed.stdout.split() if unit.startswith("unit/") or unit in kept]
 
 
 class Unit:
-    """One unit of the suite, which runs on Stacks from `make_stack(front)`. Results are {test: None or its output}."""
+    """One unit of the suite. The unit runs on Stacks that `make_stack(front)` returns. Results are {test: None or
+    its output}."""
 
     def __init__(self, tree, name, make_stack, log, deadline):
         self.tree, self.name, self.make_stack, self.log, self.deadline = tree, name, make_stack, log, deadline
 
     def compare(self, is_expected):
-        """Returns (direct results, results through the front).
+        """Returns (results of Redis alone, results through the front).
 
-        A failure can make other tests fail, because it leaves a connection in MULTI, or a script that never ends. A
-        test that fails only through the front is therefore tried alone, unless its failure is
-        expected. Then the other tests run again, without the tests that failed alone.
+        A failed test can make other tests fail, because it leaves a connection in MULTI, or a script that never ends.
+        So a test that fails only through the front is run alone, unless its failure is expected. Then the other tests
+        run again, without the tests that failed alone.
         """
         direct, front = self.run(False), self.run(True)
         culprits = {}
@@ -138,8 +139,8 @@ class Unit:
                     alone = self.run(True, only=test).get(test, "")
                     if alone is not None and self.run(False, only=test).get(test, "") is None:
                         found[test] = alone
-            # A test that depends on other tests cannot be tried alone. No test before the first
-            # failing one has failed.
+            # A test that depends on other tests cannot be run alone. Before the first failing test, no test has failed,
+            # so its result counts.
             found = found or {failed[0]: front.get(failed[0]) or "it did not run"}
             culprits.update(found)
             without = list(culprits)
@@ -148,14 +149,15 @@ class Unit:
                 if test not in culprits and reference.get(test, "") is None:
                     front[test] = rest.get(test, "it did not run")
                 elif test not in culprits and front.get(test, "") is not None and test in reference:
-                    # The test depends on one of the tests that were left out, so it also fails on Redis itself without them.
+                    # The test depends on a test that was left out: it also fails with Redis alone if that test is left
+                    # out.
                     front[test] = NOT_TOLD
         front.update(culprits)
         return direct, {test: said for test, said in front.items() if said != NOT_TOLD}
 
     def run(self, front, only=None, without=()):
-        """Results of the unit, of one test, or of all but some tests; a hanging test is left out in the next
-        attempt."""
+        """Returns results of the whole unit, of one test, or of all except some tests. A hanging test is left out in
+        the next attempt."""
         hung, results = [], {}
         for _ in range(HANGS_MAX):
             with self.make_stack(front) as stack:
@@ -170,10 +172,10 @@ class Unit:
         return results
 
     def run_once(self, port, front, only, without):
-        """Returns the suite's output."""
+        """Runs the suite, and returns its output."""
         for _ in range(START_TRIES):
             text = self.run_program(port, front, only, without)
-            # Another process took the server's port meanwhile.
+            # Meanwhile another process took the server's port.
             if "[ready]" in text:
                 break
         return text
@@ -190,8 +192,8 @@ class Unit:
             "--single",
             self.name,
         ]
-        # First port of the suite's search for free ports; the search also uses ports 10,000 above.
-        # All these ports are below the ports that the system gives to clients.
+        # First port from which the suite searches for free ports. The suite also uses the ports that are higher by
+        # 10,000. All these ports are below the range from which the system gives ports to clients.
         command += ["--baseport", str(random.randrange(11_000, 22_000, 64))]
         command += ["--only", self.title(only)] if only else []
         for test in without:
@@ -212,27 +214,27 @@ class Unit:
             return COLOURS.sub("", out.read().decode(errors="replace"))
 
     def title(self, test):
-        """The test's name in the suite."""
+        """Returns the name that the suite itself uses for the test."""
         return re.sub(r" \(time \d+\)$", "", test.removeprefix(f"{self.name}: "))
 
 
-# The suffix of a name that occurred before in its unit.
+# The suffix that distinguishes a name which occurred before in its unit.
 AGAIN = " (time %d)"
 NOT_TOLD = "it cannot be told"
 
 
 def only_front(direct, front):
-    """The tests that pass directly and fail through the front, in their order."""
+    """Returns the tests that pass on Redis alone and fail through the front, in their order."""
     return [test for test, said in direct.items() if said is None and front.get(test, "") is not None]
 
 
 def environment():
-    """Removes variables that would change the output of the tests."""
+    """Returns the environment without variables that would change the output of the tests."""
     return {name: value for name, value in os.environ.items() if not name.startswith("REDISCLI_")}
 
 
 def read_outcomes(unit, text):
-    """{test: None or its output}; a repeated name gets a number."""
+    """Returns {test: None or its output}. A repeated name gets a number."""
     results, seen, said = {}, {}, None
     for line in text.splitlines():
         if line.strip() == "The End":

@@ -1,4 +1,5 @@
-"""A client for two servers at once: it sends everything to both, and keeps replies as received bytes."""
+"""A client for two servers at the same time. The client sends everything to both, and keeps replies as
+the received bytes."""
 
 import select
 import socket
@@ -11,7 +12,7 @@ RECEIVE_BYTES = 1 << 18
 
 
 class Closed(Exception):
-    """The server closed the connection; `early` has the earlier replies."""
+    """The server has closed the connection. `early`: the replies that arrived before."""
 
     def __init__(self, early):
         super().__init__("closed")
@@ -23,7 +24,7 @@ class Silent(Closed):
 
 
 def request(args):
-    """A command as RESP."""
+    """Returns a command as RESP."""
     parts = [b"*%d\r\n" % len(args)]
     for arg in args:
         parts.append(b"$%d\r\n%b\r\n" % (len(arg), arg))
@@ -31,9 +32,10 @@ def request(args):
 
 
 def parse(data, at):
-    """(reply, its end), or None if it is incomplete.
+    """Returns (reply, position of its end); None if the reply is incomplete.
 
-    A scalar is its bytes without the last line end. An aggregate is a list: its type byte, then its elements.
+    A scalar is returned as its bytes without the last line end. An aggregate is returned as a list: its type
+    byte, then its elements.
     """
     line = data.find(b"\r\n", at)
     if line < 0:
@@ -65,7 +67,7 @@ def parse(data, at):
 
 
 class Client:
-    """One connection. `finished` examines the replies so far and returns whether no more are awaited."""
+    """One connection. `finished` examines the replies so far, and returns whether they are enough."""
 
     def __init__(self, port):
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
@@ -74,15 +76,15 @@ class Client:
         self.data, self.out, self.replies, self.finished, self.broken = b"", b"", [], None, None
 
     def begin(self, payload, finished):
-        """Takes the bytes that the function `both` will send."""
+        """Prepares the bytes that the function `both` will send."""
         self.out, self.replies, self.finished, self.broken = payload, [], finished, None
 
     def waits(self):
-        """Whether replies are still awaited."""
+        """Returns whether replies are still awaited."""
         return self.broken is None and not self.finished(self.replies)
 
     def send(self):
-        """Sends as much as possible without waiting."""
+        """Sends as many bytes as possible without waiting."""
         try:
             self.out = self.out[self.socket.send(self.out[: 1 << 20]) :]
         except BlockingIOError:
@@ -91,7 +93,7 @@ class Client:
             self.out = b""
 
     def receive(self):
-        """Receives the waiting bytes."""
+        """Receives the bytes that are waiting."""
         try:
             part = self.socket.recv(RECEIVE_BYTES)
         except BlockingIOError:
@@ -111,12 +113,13 @@ class Client:
         self.data = data[at:]
 
     def close(self):
-        """Ends the connection."""
+        """Closes the connection."""
         self.socket.close()
 
 
 def exchange(clients, seconds):
-    """Sends and receives on all connections until no reply is awaited; a failed connection has `broken` set."""
+    """Sends and receives on all connections until no reply is awaited. If a connection fails, its `broken`
+    is set."""
     until = time.monotonic() + seconds
     while True:
         waiting = [client for client in clients if client.waits()]
@@ -137,7 +140,7 @@ def exchange(clients, seconds):
 
 
 def show(reply, most=240):
-    """A reply on one line, in the form of redis-cli."""
+    """Returns a reply as one line, in the form of redis-cli."""
     text = _show(reply)
     return text if len(text) <= most else text[: most - 20] + f" … ({len(text)} characters)"
 
@@ -157,20 +160,20 @@ def _show(reply):
 
 
 def quoted(word):
-    """Bytes in the quoted form of redis-cli."""
+    """Returns bytes in the quoted form of redis-cli."""
     if len(word) > 80:
         return f'"{escaped(word[:16])}…" ({len(word)} bytes)'
     return f'"{escaped(word)}"'
 
 
 def escaped(word):
-    """Bytes in which nothing ends the quotes."""
+    """Returns bytes with all characters escaped that would end the quotes."""
     special = {0x22: '\\"', 0x5C: "\\\\", 0x0A: "\\n", 0x0D: "\\r"}
     return "".join(special.get(c) or (chr(c) if 32 <= c < 127 else f"\\x{c:02x}") for c in word)
 
 
 def spell(args):
-    """A command in the form in which a user types it."""
+    """Returns a command in the form in which a user types it."""
     words = []
     for arg in args:
         plain = arg and len(arg) <= 80 and all(c in SAFE for c in arg)

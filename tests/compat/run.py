@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
-"""Checks that an unmodified client gets the same from Redis behind pmnet as from Redis.
+"""Checks that an unmodified client gets the same replies from a Redis behind pmnet as from a Redis alone.
 
 Suites:
-  scenarios   several clients, long pipelines, raw bytes, settings: what both sides do must be equal
-  differ      random commands on one connection: every reply must be equal, as bytes
+  scenarios   several clients, long pipelines, raw bytes, settings: both sides must do the same
+  differ      random commands on one connection: all replies must be equal, byte by byte
   redis       Redis's own test suite
   redis-py    redis-py's own tests, with RESP2 and RESP3
   go-redis    go-redis' own tests
   clients     every command, sent by ioredis, node-redis and Jedis
 
-A test that fails only through the front must have a row in expected.toml with its reason. Any other failure through the
-front alone makes the exit code 1. Rows whose tests pass are listed, so that they can be removed.
+A test that fails only through the front must have a row in expected.toml with a reason. If another test fails only
+through the front, the exit code is 1. Rows whose tests pass are listed, so that they can be removed.
 
   tests/compat/run.py                     all suites, then docs/use/compatibility.md
-  tests/compat/run.py --only redis --only differ     some; results are kept in target/compat/results for the page
+  tests/compat/run.py --only redis --only differ     some suites; their results are kept in target/compat/results for the page
   tests/compat/run.py --quick             scenarios and differ, within a minute; a part of make test
-  tests/compat/run.py --store NAME        the same beside and before another server (servers.py list)
+  tests/compat/run.py --store NAME        all suites with another server than this machine's Redis (servers.py list)
 """
 
 import argparse
@@ -43,39 +43,39 @@ from expected import TABLE, Expected, Wrong, fits, without
 from progress import Bar
 from stack import ROOT, TARGET, Stack, Trouble, binary_path, stop_all
 
-# Time limit of a suite in seconds; tests that are not done by then count as not run.
+# Time limit of a suite in seconds. Tests that have not ended by then count as not run.
 SUITE_SECONDS_MAX = {"scenarios": 600, "differ": 1200, "redis": 2400, "redis-py": 1500, "go-redis": 1200, "clients": 600}
 UNIT_SECONDS_MAX = 900
 DIFFER_REPLIES = 1_000_000
 QUICK_REPLIES = 20_000
 QUICK_SECONDS_MAX = 35
 QUICK_SEEDS = (1, 2, 3)
-# Limits for each of the other servers in make test; their common behaviour has been tested before.
+# Smaller limits for each of the other servers in make test, because the behaviour that all servers share is tested
+# before.
 QUICK_STORE_REPLIES = 4_000
 QUICK_STORE_SECONDS_MAX = 8
 QUICK_STORE_SEEDS = (1,)
-# Number of units of Redis's suite that run at the same time; they mostly wait.
+# Number of units of Redis's suite that run at the same time, because a unit mostly waits.
 UNITS_AT_ONCE = 2
 
 
 class Suite:
-    """The results of one suite: {test: None if it passed, otherwise its output}, for both sides."""
+    """The results of one suite for both sides: {test: None if it passed, otherwise its output}."""
 
     def __init__(self, name, version):
         self.name, self.version = name, version
         self.direct, self.front, self.notes = {}, {}, []
         self.seconds = 0
-        # For the differential tester, the compared amount, and the number of times that each rule
-        # was needed.
+        # For the differential tester: the number of compared replies, and how often each rule was needed.
         self.replies, self.kinds = 0, []
 
     def keep(self, path, binary):
-        """Writes the results to a file, with the build and the server."""
+        """Writes the results to a file, with the binary's digest and the server."""
         path.write_text(json.dumps({"binary": digest(binary), **vars(self)}, indent=1) + "\n")
 
     @classmethod
     def kept(cls, path, binary):
-        """The results in the file, or None if they are of another binary."""
+        """Returns the results in the file; None if they belong to another binary."""
         found = json.loads(path.read_text()) if path.is_file() else {}
         if found.pop("binary", None) != digest(binary):
             return None
@@ -84,11 +84,11 @@ class Suite:
         return suite
 
     def only_front(self):
-        """{test: its output} of the tests that pass on Redis and fail through the front."""
+        """Returns {test: its output} of the tests that pass on Redis alone and fail through the front."""
         return {test: self.front.get(test) or "it did not run" for test in redis_suite.only_front(self.direct, self.front)}
 
     def confirm(self, expected, again):
-        """Runs unexpected failures again; `again(test)` returns the output of the second run, or None."""
+        """Runs unexpected failures again. `again(test)` returns the output of the second run; None if it passed."""
         for test in [test for test in self.only_front() if expected.why(self.name, test) is None]:
             said = self.front.get(test) or "it did not run"
             if again(test) is None:
@@ -98,12 +98,12 @@ class Suite:
 
 
 def digest(binary):
-    """A value that identifies the build of a binary."""
+    """Returns a value that identifies the build of a binary."""
     return hashlib.sha256(binary.read_bytes()).hexdigest()
 
 
 def run_scenarios(options, expected):
-    """The scenarios as a Suite."""
+    """Runs the scenarios, as a Suite."""
     suite = Suite("scenarios", "")
     names = [name for name in scenarios.EVERY if not (options.quick and name in scenarios.SLOW)]
     bar = Bar("scenarios", len(names))
@@ -119,13 +119,14 @@ def run_scenarios(options, expected):
 
 
 def again_as_scenario(options, name):
-    """The output of a scenario that is run again."""
+    """Runs a scenario again, and returns its output."""
     found = scenarios.run_all(options.binary, [name], lambda *_: None)[name]
     return None if found is None else "\n".join(found)
 
 
 def run_differ(options, expected):
-    """The differential tester as a Suite with one test for each kind of difference that no rule explains."""
+    """Runs the differential tester, as a Suite. This Suite has one test for each kind of difference that no rule
+    explains."""
     suite = Suite("differ", f"seed {options.seed}")
     seeds, seconds = (options.seed,), SUITE_SECONDS_MAX["differ"]
     if options.quick:
@@ -154,7 +155,7 @@ def run_differ(options, expected):
 
 
 def run_redis(options, expected):
-    """Redis's own suite."""
+    """Runs Redis's own suite."""
     tree = redis_suite.fetch(options.cache)
     suite = Suite("redis", redis_suite.version(tree))
     until = time.monotonic() + SUITE_SECONDS_MAX["redis"]
@@ -179,7 +180,7 @@ def run_redis(options, expected):
         try:
             units = {unit.name: unit for unit in pool.map(one, names)}
         except BaseException:
-            # The pool waits for all threads, so all threads are stopped, not only this thread.
+            # The pool waits for all threads, so not only this thread but all threads must be stopped.
             pool.shutdown(wait=False, cancel_futures=True)
             stop_all()
             raise
@@ -195,7 +196,7 @@ def run_redis(options, expected):
 
 
 def run_redis_py(options, expected):
-    """redis-py's tests, both protocols."""
+    """Runs redis-py's tests, with both protocols."""
     place = redis_py_suite.fetch(options.cache)
     suite = Suite("redis-py", redis_py_suite.VERSION)
     until = time.monotonic() + SUITE_SECONDS_MAX["redis-py"]
@@ -220,7 +221,7 @@ def run_redis_py(options, expected):
 
 
 def run_go_redis(options, expected):
-    """go-redis' tests."""
+    """Runs go-redis' tests."""
     folder = go_redis_suite.fetch(options.cache)
     suite = Suite("go-redis", go_redis_suite.VERSION)
     until = time.monotonic() + SUITE_SECONDS_MAX["go-redis"]
@@ -241,7 +242,7 @@ def run_go_redis(options, expected):
 
 
 def run_clients(options, expected):
-    """Every command, sent by clients without tests of their own."""
+    """Runs the clients without tests of their own, with every command."""
     suite = Suite("clients", "")
     with Stack() as direct, Stack(options.binary) as front:
         commands = other_clients.commands(differ.describe(direct.port))
@@ -269,7 +270,7 @@ RUNS = {
 
 @contextlib.contextmanager
 def alone(cache, name):
-    """Locks the files of this suite against other runs."""
+    """Locks the files of this suite, so that no other run uses them."""
     with open(cache / f"{name}.lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -279,7 +280,7 @@ def alone(cache, name):
 
 
 def judge(suite, expected):
-    """Prints the suite's results about the front. Returns the number of unexpected failures."""
+    """Prints the suite's results through the front. Returns the number of unexpected failures."""
     passed = sum(said is None for said in suite.direct.values())
     only = suite.only_front()
     new = {test: said for test, said in only.items() if expected.why(suite.name, test) is None}
@@ -293,7 +294,7 @@ def judge(suite, expected):
 
 
 def no_longer(suites, expected):
-    """The rows that are not needed any more: {(suite, pattern)}, {name of a rule}."""
+    """Returns the rows that are no longer needed: {(suite, pattern)}, {name of a rule}."""
     failing = {suite.name: suite.only_front() for suite in suites}
     tests = {
         (row["suite"], pattern)
@@ -313,7 +314,8 @@ def no_longer(suites, expected):
 
 
 def tell_what_passes(suites, expected, prune):
-    """Prints failures that no longer occur, and removes their rows from the list on request."""
+    """Prints the failures that no longer occur. If the option for this is given, removes the rows of these failures
+    from the list."""
     tests, rules = no_longer(suites, expected)
     for suite, pattern in sorted(tests):
         print(f"  passes now: {suite}: {pattern}")
@@ -327,7 +329,8 @@ def tell_what_passes(suites, expected, prune):
 
 
 def write_page(options, expected):
-    """Writes the page if all suites have results for this binary (also from different runs), or on request."""
+    """Writes the page if all suites have results for this binary, even from different runs, or if an option demands
+    it."""
     suites = [Suite.kept(options.results / f"{name}.json", options.binary) for name in RUNS]
     lacking = [name for name, suite in zip(RUNS, suites) if suite is None]
     if lacking and not options.page:
@@ -339,7 +342,7 @@ def write_page(options, expected):
 
 
 def skipped(why):
-    """Prints the line with which Rust tests report a skip (tests/run.sh counts both)."""
+    """Prints the line with which the Rust tests report a skip. tests/run.sh counts both."""
     print(f"test result: ok. 1 passed; 0 failed\nSKIPPED: {' '.join(why.split())}")
     return 0
 

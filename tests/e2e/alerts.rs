@@ -1,6 +1,6 @@
-//! The alert rules of `contrib/prometheus` in a real Prometheus that watches real processes. Each
-//! alert fires when its fault is made. No alert fires before its fault is made, or under load with kills after which
-//! processes restart. The same Prometheus evaluates the queries of the dashboard of `contrib/grafana`.
+//! The alert rules of `contrib/prometheus` in a real Prometheus that watches real processes. Each alert must fire when
+//! its fault is made. No alert may fire before its fault, or under load while processes are killed and restarted. This
+//! Prometheus also evaluates the queries of the dashboard of `contrib/grafana`.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -21,22 +21,22 @@ use crate::status::{load, of_prometheus, place, root, send_bad_ones, shown};
 use crate::support::{Caller, SetOnDrop, connect, eventually, front, launch, ok};
 
 const RULES: &str = "contrib/prometheus/pmnet.rules.yml";
-/// Longest wait until an alert fires: the longest bound of a rule (10 s), and some evaluations of
+/// Longest wait until an alert fires. The wait covers the longest time limit in a rule (10 s), and some evaluations of
 /// Prometheus.
 const FIRES_MAX: Duration = Duration::from_secs(45);
 const READY_MAX: Duration = Duration::from_secs(30);
-/// Duration of some evaluations of Prometheus, after which a wrong alert would fire.
+/// Time for some evaluations of Prometheus, in which a wrong alert would fire.
 const WATCHED: Duration = Duration::from_secs(5);
 /// Interval at which Prometheus scrapes and evaluates.
 const EVERY: &str = "1s";
 
-/// The time for which a state must last before an alert fires.
+/// The times for which a state must last before an alert fires.
 #[derive(Clone, Copy)]
 enum Patience {
-    /// The times in the rules.
+    /// The times that the rules have.
     Rules,
-    /// The test replaces these times by one second, and the periods of rates by a few seconds, so
-    /// that it does not last for minutes. The bounds of the rules stay.
+    /// Every time is one second, and rates are computed over a few seconds, so that the test does not take minutes. The
+    /// thresholds of the rules stay.
     Short,
 }
 
@@ -67,7 +67,7 @@ impl Drop for Watch {
 }
 
 impl Watch {
-    /// Starts Prometheus; `None` if it is not installed.
+    /// Starts Prometheus. Returns `None` if Prometheus is not installed.
     fn start(name: &str, patience: Patience) -> Option<Watch> {
         let program = of_prometheus("prometheus")?;
         let folder = common::folder().join(format!("prometheus-{name}-{}", std::process::id()));
@@ -109,7 +109,7 @@ impl Watch {
         Some(watch)
     }
 
-    /// Watches these ports from now on.
+    /// From now on, Prometheus watches these status ports.
     fn aim(&self, places: &[SocketAddr]) {
         let places: Vec<String> = places.iter().map(SocketAddr::to_string).collect();
         let text = if places.is_empty() {
@@ -126,7 +126,7 @@ impl Watch {
         serde_json::from_str(&answer(self.at, path).unwrap()).unwrap()
     }
 
-    /// Returns the names of the alerts that fire.
+    /// Returns the names of the alerts that fire now.
     fn firing(&self) -> BTreeSet<String> {
         let said = self.ask("/api/v1/alerts");
         let alerts = said["data"]["alerts"].as_array().unwrap().iter();
@@ -135,7 +135,7 @@ impl Watch {
         names.collect()
     }
 
-    /// Waits until Prometheus has scraped this number of processes, and each has answered.
+    /// Waits until Prometheus has scraped this number of processes, and all of them have answered.
     fn sees(&self, processes: usize) {
         let wanted = processes.to_string();
         eventually("all are asked", READY_MAX, || {
@@ -144,8 +144,7 @@ impl Watch {
         });
     }
 
-    /// Checks that the alert does not fire yet, makes the fault again and again, and waits until
-    /// the alert fires.
+    /// Checks that the alert does not fire yet. Then makes the fault again and again until the alert fires.
     fn fires(&self, alert: &str, mut fault: impl FnMut()) {
         assert!(!self.firing().contains(alert), "{alert} fires too early");
         eventually(&format!("{alert} fires"), FIRES_MAX, || {
@@ -163,8 +162,7 @@ impl Watch {
     }
 }
 
-/// Returns the body of a response of Prometheus. The request uses HTTP 1.0, so the body has no
-/// chunks.
+/// Returns the body of an answer of Prometheus. The request uses HTTP 1.0, so the body is not chunked.
 fn answer(at: SocketAddr, path: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(at)?;
     stream.set_read_timeout(Some(READY_MAX))?;
@@ -193,7 +191,7 @@ fn alerts() -> BTreeSet<String> {
     names.map(str::to_owned).collect()
 }
 
-/// `promtool` accepts the rules, and their unit tests pass.
+/// `promtool` must accept the rules, and their unit tests must pass.
 #[test]
 fn rules_are_as_their_tests_say() {
     let Some(promtool) = of_prometheus("promtool") else {
@@ -224,7 +222,7 @@ fn rules_are_as_their_tests_say() {
     assert_eq!(untested, [""; 0]);
 }
 
-/// Faults of a chain of two with a Redis.
+/// Alerts whose faults are made in a chain of two devices with a Redis.
 const OF_A_CHAIN: [&str; 14] = [
     "PmnetUpdatesRejected",
     "PmnetFailedLogins",
@@ -241,10 +239,10 @@ const OF_A_CHAIN: [&str; 14] = [
     "PmnetNoHead",
     "PmnetAbsent",
 ];
-/// Faults that need another chain.
+/// Alerts whose faults need another chain.
 const OF_OTHERS: [&str; 3] = ["PmnetTooFewCopies", "PmnetLeaseLost", "PmnetEtcdSilent"];
 
-/// Every alert has a test in which it fires.
+/// Every alert must have a test in which it fires.
 #[test]
 fn each_alert_has_its_fault() {
     let made: BTreeSet<String> = OF_A_CHAIN
@@ -296,7 +294,7 @@ fn faults_of_clients(cluster: &Cluster, watch: &Watch) {
     });
     watch.fires("PmnetFailedLogins", || {
         for _ in 0..3 {
-            // The reply does not matter: the test reads the counter.
+            // The reply does not matter, because the test reads the counter.
             let _refused = connect(cluster.endpoint().unwrap()).call(&["AUTH", "eve", "wr0ng"]);
         }
     });
@@ -317,7 +315,7 @@ fn faults_of_the_store(cluster: &mut Cluster, watch: &Watch) {
     });
     signal(cluster, Signal::CONT);
     watch.ends("PmnetStuck");
-    // Redis is gone.
+    // Redis is not running.
     cluster.kill(Role::Redis).unwrap();
     watch.fires("PmnetStorePaused", || {
         caller.call(&["SET", "a", "1"]);
@@ -328,7 +326,7 @@ fn faults_of_the_store(cluster: &mut Cluster, watch: &Watch) {
     eventually("PmnetStoreBehind fires", FIRES_MAX, || {
         watch.firing().contains("PmnetStoreBehind")
     });
-    // The log has 512 entries. When the log is full, a call lasts until its deadline.
+    // The log has only 512 entries. When the log is full, a call lasts until its deadline.
     let mut key = 0;
     watch.fires("PmnetLogFull", || {
         for _ in 0..if key < 500 { 50 } else { 1 } {
@@ -421,8 +419,7 @@ fn an_etcd_that_is_gone_fires() {
     watch.fires("PmnetEtcdSilent", || ());
 }
 
-/// Returns the expressions of the dashboard, with all jobs and all shards chosen, as Grafana sends
-/// them.
+/// Returns the expressions of the dashboard as Grafana sends them if all jobs and all shards are selected.
 fn expressions() -> Vec<String> {
     let text = std::fs::read_to_string(root().join("contrib/grafana/pmnet.json")).unwrap();
     let dashboard: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -441,7 +438,7 @@ fn encoded(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }
 
-/// Each expression of the dashboard has a value under load.
+/// Each expression of the dashboard must return a value under load.
 #[test]
 fn every_expression_of_the_dashboard_returns_data() {
     let Some(watch) = Watch::start("dashboard", Patience::Rules) else {
@@ -482,11 +479,10 @@ const VICTIMS: [Role; 5] = [
     Role::Redis,
     Role::Front,
 ];
-/// Time from a kill to the restart: about as long as a supervisor takes.
+/// Time from a kill to the restart. This time is about the time that a supervisor needs.
 const DOWN: Duration = Duration::from_secs(1);
 
-/// Runs load and kills a process every `interval`, which restarts: no alert fires, with the times
-/// in the rules.
+/// Runs load, and kills and restarts a process every `interval`. No alert may fire, with the times that the rules have.
 fn none_cries_wolf(name: &str, duration: Duration, interval: Duration) {
     let mut topology = shown(Topology::new(StoreKind::Redis, 2, Medium::Dram));
     topology
@@ -553,7 +549,7 @@ fn none_cries_wolf_under_load_with_kills() {
     none_cries_wolf("wolf", Duration::from_secs(50), Duration::from_secs(10));
 }
 
-/// One kill per minute, for `PMNET_MINUTES` minutes.
+/// Kills one process each minute, for `PMNET_MINUTES` minutes.
 #[test]
 #[ignore = "a campaign: make alerts"]
 fn none_cries_wolf_for_long() {

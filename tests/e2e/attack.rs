@@ -1,11 +1,11 @@
-//! An adversary in each link of a chain with keys (`make attack` is the campaign).
+//! An adversary in each link of a chain with keys. `make attack` runs longer attacks.
 
 use pmnet_lab::attack::{Cache, Mode, Plan, run};
 use pmnet_lab::testbed::refusal;
 
 use crate::common;
 
-/// Whether this machine can run the attack; if not, prints the reason.
+/// Returns whether this machine can run the attack. If not, prints the reason.
 fn is_possible() -> bool {
     let refused = refusal();
     if let Some(reason) = &refused {
@@ -34,11 +34,12 @@ fn withstands(mode: Mode, cache: Cache) {
     println!("{report}");
     assert!(report.is_clean(), "{report}");
     assert!(report.sent() >= 60_000, "{report}");
-    // The head answers few of the reads: the load's pushes are under way nearly all the time (`docs/spec/reads.md` §4).
+    // The head answers only a few of the reads, because most of the time a push of the load is outstanding
+    // (`docs/spec/reads.md` §4).
     assert!(report.reads.answered > 20, "{report}");
     assert!(cache != Cache::Log || report.reads.hits > 0, "{report}");
     for role in &report.roles {
-        // Each role received packets of each trick, and counted the packets that it dropped.
+        // Each role must have received packets of each trick, and must have counted the packets that it dropped.
         assert!(role.sent.len() >= 5, "{report}");
         assert!(role.dropped.values().sum::<u64>() > 1_000, "{report}");
         assert_eq!(role.uncounted(), 0, "{report}");
@@ -65,7 +66,7 @@ fn a_chain_in_the_kernel_withstands_it() {
     withstands(Mode::Kernel, Cache::Log);
 }
 
-/// Without keys the same attack must have effects; otherwise it would be no attack.
+/// Without keys, the attack must have effects. Otherwise the test with keys would prove nothing.
 #[test]
 fn a_chain_without_keys_does_not() {
     if !is_possible() {
@@ -77,7 +78,7 @@ fn a_chain_without_keys_does_not() {
     };
     let harmed = match run(&plan, common::binaries(), &mut |_, _| ()) {
         Ok(report) => !report.is_clean(),
-        // A chain that does not come back counts as harmed.
+        // If the chain does not serve again, the attack had an effect.
         Err(_) => true,
     };
     assert!(harmed, "nothing happened to a chain without keys");

@@ -1,6 +1,5 @@
-//! Garbage from Redis clients, mistakes of an operator, and faults of a disk. A process either ends
-//! with a message that says what to do and with the right exit code, or it stays up and serves when
-//! the fault is gone.
+//! Garbage from Redis clients, mistakes of an operator, and faults of a disk. Either a process ends with the right exit
+//! code and a message with advice, or it continues to run, and serves when the fault is gone.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -16,7 +15,7 @@ use crate::support::{
     Answer, CALL_MAX, Caller, connect, eventually, front, launch, ok, refuses, seed,
 };
 
-/// A folder that is removed at the end, unless the test fails.
+/// A folder that is removed at the end. If the test fails, the folder is kept.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -47,7 +46,7 @@ fn tcp() -> String {
     format!("127.0.0.1:{}", free_port().unwrap())
 }
 
-/// Returns the memory of a process in KiB.
+/// Returns the resident memory of a process in KiB.
 fn resident_kib(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:"));
@@ -63,13 +62,13 @@ fn front_pid(cluster: &Cluster) -> u32 {
     process.id().unwrap()
 }
 
-/// Sends bytes, and reads until the front closes the connection or sends nothing for a while.
+/// Sends bytes. Then reads until the front closes the connection, or sends nothing for a while.
 fn provoke(address: SocketAddr, bytes: &[u8]) -> (Vec<u8>, bool) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream
         .set_read_timeout(Some(Duration::from_millis(150)))
         .unwrap();
-    // The front may close the connection during the write.
+    // The front may close the connection while the test still writes.
     let _ = stream.write_all(bytes);
     let mut answer = Vec::new();
     let mut buffer = [0; 4096];
@@ -120,7 +119,7 @@ fn resp_that_is_none_gets_a_sentence_and_hurts_nobody_else() {
         );
         assert!(closed, "{shown:?}: the connection cannot go on");
     }
-    // After random bytes the front may reply with an error, close the connection, or wait for more.
+    // After random bytes, the front may answer with an error, close the connection, or wait for more bytes.
     let mut random = fastrand::Rng::with_seed(seed);
     for _ in 0..60 {
         let mut bytes = vec![0; random.usize(1..3_000)];
@@ -131,7 +130,7 @@ fn resp_that_is_none_gets_a_sentence_and_hurts_nobody_else() {
         let mut stream = TcpStream::connect(address).unwrap();
         let _ = stream.write_all(&bytes);
     }
-    // Complete commands with invalid contents are answered, and the connection stays usable.
+    // Complete commands with invalid contents must be answered, and the connection must stay usable.
     let mut odd = front(&cluster);
     for arguments in [
         vec![&b""[..]],
@@ -153,7 +152,7 @@ fn resp_that_is_none_gets_a_sentence_and_hurts_nobody_else() {
         Reply::Status(b"PONG".to_vec())
     );
 
-    // Many incomplete commands that never end and announce large lengths.
+    // Many connections with an incomplete command that announces a large length and never ends.
     let half: Vec<TcpStream> = (0..200)
         .map(|number| {
             let mut stream = TcpStream::connect(address).unwrap();
@@ -174,7 +173,7 @@ fn resp_that_is_none_gets_a_sentence_and_hurts_nobody_else() {
     let grown = resident_kib(front_pid(&cluster)).saturating_sub(before);
     println!("the front grew by {grown} KiB");
     assert!(grown < 100_000, "memory is given on a promise: {grown} KiB");
-    // Clients that vanish in the middle of a pipeline.
+    // Clients that disconnect in the middle of a pipeline.
     let mut pipeline = Vec::new();
     for number in 0..500 {
         write_command(&mut pipeline, &["SET", &format!("gone:{number}"), "1"]);
@@ -223,7 +222,7 @@ fn a_port_in_use_is_named() {
         ],
         vec!["redis", "--listen", &taken_tcp, "--via", "127.0.0.1:51999"],
     ];
-    // This test holds the sockets of all these addresses.
+    // The test itself holds the sockets of all these addresses.
     for args in &runs {
         let (code, text) = refuses(args[0], &folder.0, args);
         assert_eq!(code, 1, "{text}");
@@ -231,7 +230,7 @@ fn a_port_in_use_is_named() {
         assert!(text.contains(args[2]) && text.contains(&owner), "{text}");
     }
     assert!(!Path::new(&log).exists(), "a log that nobody serves");
-    // A command line that cannot be parsed has its own exit code; a number out of range has the same exit code.
+    // A command line that cannot be parsed has an exit code of its own. A number out of range has the same exit code.
     let device = [
         "device",
         "--listen",
@@ -276,8 +275,8 @@ fn a_port_in_use_is_named() {
     }
 }
 
-/// A front whose devices do not answer, and a front that requires more copies than the chain has,
-/// both say what to check.
+/// Two fronts must say what to check: one whose devices do not answer, and one that requires more copies than the chain
+/// has.
 #[test]
 fn a_front_that_is_wired_wrongly_says_so() {
     let folder = Folder::new("wired-wrongly");
@@ -294,7 +293,7 @@ fn a_front_that_is_wired_wrongly_says_so() {
         ];
         let args = [&fixed[..], options].concat();
         let front = launch(name, &folder.0, &args);
-        // The front logs its message without a client; if options are given, a client makes a call fail.
+        // The front logs its message even without a client. If options are given, a client must make a call that fails.
         if !options.is_empty() {
             eventually("the front serves", CALL_MAX, || {
                 TcpStream::connect(address).is_ok()
@@ -349,7 +348,7 @@ fn logs_of_another_version_or_damaged_are_refused_and_not_touched() {
     };
     let small = ["--entries", "256", "--frame-bytes", "65536"].map(String::from);
     let strings = |list: &[String]| list.to_vec();
-    // Makes a log with entries: a device serves for a moment.
+    // Makes a log with entries: a device serves for a short time.
     let mut store = launch(
         "server",
         &folder.0,
@@ -365,8 +364,7 @@ fn logs_of_another_version_or_damaged_are_refused_and_not_touched() {
 
     let mut other_version = whole.clone();
     for copy in 0..2 {
-        // Both superblocks in the form in which another version of the program would have written
-        // them.
+        // Changes both superblocks, so that they seem to come from another version of the program.
         let block = &mut other_version[copy * 4096..(copy + 1) * 4096];
         block[8..12].copy_from_slice(&7_u32.to_le_bytes());
         block[12..16].fill(0);
@@ -419,7 +417,7 @@ fn logs_of_another_version_or_damaged_are_refused_and_not_touched() {
     let (code, text) = refuses("device", &folder.0, &args);
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("directory"), "{text}");
-    // Two devices on one log.
+    // Two devices are started with one log.
     std::fs::remove_dir(&log).unwrap();
     std::fs::write(&log, &whole).unwrap();
     let mut device = launch("device", &folder.0, &args);
@@ -434,8 +432,8 @@ fn logs_of_another_version_or_damaged_are_refused_and_not_touched() {
     assert!(text.contains("in use by another process"), "{text}");
 }
 
-/// Started in the wrong order: front, device, server, store. All processes wait, say so, and serve
-/// in the end. Meanwhile commands end by their deadline with an error text.
+/// The processes are started in the wrong order: front, device, server, store. Each process waits and logs the reason,
+/// and in the end all processes serve. Until then, commands end at their deadline with an error text.
 #[test]
 fn started_in_the_wrong_order_everybody_waits() {
     let Some(program) = pmnet_lab::harness::find_program("redis-server") else {
@@ -536,7 +534,7 @@ fn started_in_the_wrong_order_everybody_waits() {
         client.call(&["SET", "k", "2"]) == Answer::Reply(ok())
     });
     assert_eq!(client.read(&["GET", "k"]), Reply::Bulk(b"2".to_vec()));
-    // The command whose outcome was unknown took effect at most once.
+    // The outcome of this command was unknown, so it took effect once or not at all.
     let n = client
         .read(&["GET", "n"])
         .text()
@@ -544,7 +542,7 @@ fn started_in_the_wrong_order_everybody_waits() {
     assert!(n <= 3, "INCR, asked three times, gave {n}");
 }
 
-/// A file system of a few megabytes; it is unmounted when this value is dropped.
+/// A file system of a few megabytes. The file system is unmounted when this value is dropped.
 struct TinyDisk(PathBuf);
 
 impl TinyDisk {
@@ -574,7 +572,7 @@ impl TinyDisk {
 
 impl Drop for TinyDisk {
     fn drop(&mut self) {
-        // The unmount is lazy, because a process that is being killed may still hold a file.
+        // The unmount is lazy, because a process that was just killed may still hold a file.
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
 }
@@ -613,8 +611,8 @@ fn a_full_disk_under_a_new_log_is_a_sentence() {
     }
 }
 
-/// Redis ends when its append-only file cannot grow (`appendfsync always`). The log keeps the
-/// acknowledged updates until the operator has freed space.
+/// Redis ends when its append-only file cannot grow (`appendfsync always`). The log keeps the acknowledged updates
+/// until the operator has made space.
 #[test]
 fn a_full_disk_under_redis_loses_nothing() {
     let folder = Folder::new("bad-full-redis");
@@ -642,7 +640,7 @@ fn a_full_disk_under_redis_loses_nothing() {
         let redis = cluster.process(Role::Redis).unwrap();
         redis.exited().unwrap().is_some()
     });
-    // A read needs the store, so it fails with an error text.
+    // A read needs the store, so it must fail with an error text.
     let answer = client.call(&["GET", "full:0"]);
     assert!(!matches!(answer, Answer::Reply(_)), "{answer:?}");
     disk.grow("200m");

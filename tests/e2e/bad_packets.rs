@@ -1,6 +1,6 @@
-//! Invalid datagrams on every port while other clients work. Such datagrams are dropped and counted, no answer is
-//! longer than the datagram, and no process crashes (`docs/spec/wire.md` §5). Foreign datagrams pass through a device
-//! unchanged.
+//! Invalid datagrams arrive at every port while other clients work. Processes drop and count the invalid datagrams. No
+//! answer may be longer than the datagram, and no process may crash (`docs/spec/wire.md` §5). A device forwards foreign
+//! datagrams unchanged.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use pmnet_wire::{FRAGMENT_BYTES, Flags, HEADER_LEN, Header, Kind, raw};
 use crate::common;
 use crate::support::{front, launch, ok, seed};
 
-/// Longest wait for an answer that must not come.
+/// Longest wait for an answer, to prove that none comes.
 const QUIET: Duration = Duration::from_millis(3);
 /// Maximum UDP payload in bytes.
 const DATAGRAM_MAX: usize = 65_507;
@@ -26,7 +26,7 @@ fn socket() -> UdpSocket {
 
 /// Returns a header of this kind with random fields and correct checksums.
 fn any_header(random: &mut fastrand::Rng, kind: Kind) -> Header {
-    // Small numbers belong to existing sessions and orders.
+    // Half of the numbers are small, because existing sessions and orders have small numbers.
     let mut number = || {
         if random.bool() {
             random.u64(..300)
@@ -66,7 +66,7 @@ fn any_payload(random: &mut fastrand::Rng, max: usize) -> Vec<u8> {
     payload
 }
 
-/// Returns a complete packet as a legitimate sender would send it.
+/// Returns a complete packet, as a legitimate sender would send it.
 fn packet(random: &mut fastrand::Rng) -> Vec<u8> {
     let kind = Kind::ALL[random.usize(..Kind::ALL.len())];
     let payload = any_payload(random, FRAGMENT_BYTES);
@@ -75,7 +75,7 @@ fn packet(random: &mut fastrand::Rng) -> Vec<u8> {
     bytes
 }
 
-/// The ways in which a datagram can be invalid.
+/// The ways in which a datagram is made invalid.
 const WAYS: &[&str] = &[
     "random bytes",
     "right checksums, nothing else",
@@ -150,7 +150,7 @@ fn udp_ports(pid: u32) -> Vec<u16> {
         .collect()
 }
 
-/// Returns the receivers of datagrams.
+/// Returns the addresses to which datagrams are sent.
 fn targets(cluster: &Cluster) -> Vec<(Role, SocketAddr)> {
     cluster
         .processes()
@@ -181,11 +181,11 @@ fn all_alive(cluster: &mut Cluster) {
     }
 }
 
-/// Returns the number of bytes that come back within [`QUIET`].
+/// Returns the number of bytes that arrive within [`QUIET`].
 fn answered(socket: &UdpSocket) -> usize {
     let mut buffer = vec![0; DATAGRAM_MAX];
     let mut sum = 0;
-    // The loop is bounded, because a process that answers for ever would be an amplifier, too.
+    // The loop is bounded, because a process that never stops answering would also be an amplifier.
     for _ in 0..100 {
         match socket.recv(&mut buffer) {
             Ok(got) => sum += got,
@@ -221,7 +221,7 @@ fn malformed_packets_change_nothing_and_amplify_nothing() {
             let (mut sent, mut received) = (0, 0);
             for number in 0..300 {
                 let bytes = bad_datagram(&mut random, way);
-                // Some datagrams are checked alone; most come in bursts.
+                // Some datagrams are sent and checked alone. Most are sent in bursts.
                 let alone = number % 10 == 0;
                 let _ = socket.send_to(&bytes, address);
                 sent += bytes.len();
@@ -254,7 +254,7 @@ fn malformed_packets_change_nothing_and_amplify_nothing() {
         }
         all_alive(&mut cluster);
     }
-    // No invalid datagram changed the database.
+    // The invalid datagrams must not have changed the database.
     settle(&cluster).unwrap();
     let mut direct = cluster.reader().unwrap();
     let Reply::Array(keys) = direct.call(&["KEYS", "*"]).unwrap() else {
@@ -267,7 +267,7 @@ fn malformed_packets_change_nothing_and_amplify_nothing() {
             "{key:?} was not written by anybody"
         );
     }
-    // All processes can still be restarted.
+    // After this, all processes must still be able to restart.
     for role in [Role::Device(0), Role::Device(1), Role::Server, Role::Front] {
         cluster.kill(role).unwrap();
         cluster.restart(role).unwrap();
@@ -279,7 +279,7 @@ fn malformed_packets_change_nothing_and_amplify_nothing() {
     );
 }
 
-/// Packets that were recorded between hops, and are sent again later or from another address, have
+/// Packets are recorded between hops, and are sent again later or from another address. The repeated packets must have
 /// no effect.
 #[test]
 fn old_packets_sent_again_have_no_effect() {
@@ -290,7 +290,7 @@ fn old_packets_sent_again_have_no_effect() {
     ) else {
         return;
     };
-    // A front that is connected through a recorder.
+    // A front that is connected to the device through a recorder.
     let tap = socket();
     let head = cluster.head().unwrap();
     let listen = format!("127.0.0.1:{}", pmnet_lab::harness::free_port().unwrap());
@@ -357,7 +357,7 @@ fn old_packets_sent_again_have_no_effect() {
     }
 }
 
-/// Passes datagrams between a front and a device, and keeps the front's.
+/// Passes datagrams between a front and a device. Keeps those of the front.
 fn record(
     tap: &UdpSocket,
     device: SocketAddr,
@@ -383,7 +383,7 @@ fn record(
     recorded
 }
 
-/// A device forwards datagrams that it does not understand, in both directions, without a change.
+/// A device must forward datagrams that it does not understand, in both directions, unchanged.
 #[test]
 fn foreign_datagrams_pass_untouched_in_both_directions() {
     let seed = seed();
@@ -415,12 +415,12 @@ fn foreign_datagrams_pass_untouched_in_both_directions() {
     let address: SocketAddr = listen.parse().unwrap();
     let mut random = fastrand::Rng::with_seed(seed);
     let mut buffer = vec![0; DATAGRAM_MAX];
-    // The device is up once it sends requests to the server.
+    // When the device sends requests to the server, it is running.
     let deadline = Instant::now() + Duration::from_secs(10);
     while far.recv(&mut buffer).is_err() {
         assert!(Instant::now() < deadline, "{}", device.stderr());
     }
-    // The far end separates the device's own requests from the datagrams that it passes on.
+    // The far end also receives the device's own requests, and must ignore them.
     let mut receive = |socket: &UdpSocket, expected: &[u8]| {
         for _ in 0..100 {
             let Ok(got) = socket.recv(&mut buffer) else {

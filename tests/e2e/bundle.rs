@@ -1,5 +1,4 @@
-//! `pmnet doctor --bundle`: the contents of a support case, and the secrets that it must not
-//! contain.
+//! `pmnet doctor --bundle`: the contents of the archive, and the secrets that it must not contain.
 
 use std::io::Write;
 use std::path::Path;
@@ -12,7 +11,7 @@ use crate::common;
 use crate::status::{place, shown};
 use crate::support::{front, ok};
 
-/// Each secret is in a different place. No secret is part of any other text.
+/// Each secret is in another place. No secret is a part of any other text.
 const SECRETS: [&str; 12] = [
     "inConfigRequirepass77",
     "inStoreUrl/88+x",
@@ -43,7 +42,7 @@ fn base64(text: &[u8]) -> String {
     String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap()
 }
 
-/// Writes the files of an operator, with a secret in each place that can have one.
+/// Writes the files of an operator. Each place that can contain a secret has a secret.
 fn files(folder: &Path) -> [String; 2] {
     let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
     let write = |name: &str, text: &str| {
@@ -76,7 +75,7 @@ fn files(folder: &Path) -> [String; 2] {
         url = SECRETS[7],
         own = SECRETS[0],
     );
-    // Four lines, of which the case has the last three. The third line has values of the
+    // The log has four lines, and the archive gets the last three. The third line has values of the
     // configuration in other forms.
     let log = format!(
         "PM2302 the first line\nPM2301 redis://me:{}@10.0.0.7:6379 is away, password={} was refused\nagain {} {} {} {PEM} {KEY}\nlast words\n",
@@ -89,7 +88,7 @@ fn files(folder: &Path) -> [String; 2] {
     [write("pmnet.toml", &config), write("stderr.txt", &log)]
 }
 
-/// Returns all files of the case as one text, and their names.
+/// Returns all files of the archive as one text, and their names.
 fn unpacked(case: &Path, to: &Path) -> (Vec<u8>, Vec<String>) {
     std::fs::create_dir_all(to).unwrap();
     let status = Command::new("tar")
@@ -162,7 +161,7 @@ fn no_secret_is_in_a_case_and_all_that_helps_is() {
     let text = String::from_utf8_lossy(&all).into_owned();
     for secret in SECRETS.iter().chain(&[PEM, KEY]) {
         assert!(!said.contains(secret) && !err.contains(secret), "{secret}");
-        // The base64 letters of "user:SECRET" that the letters of "user:" do not affect.
+        // The base64 characters of "user:SECRET" that do not depend on "user:".
         let with_user = base64(format!("user:{secret}").as_bytes());
         let with_user = with_user.trim_end_matches('=');
         for form in [
@@ -174,7 +173,7 @@ fn no_secret_is_in_a_case_and_all_that_helps_is() {
             assert!(!text.contains(&form), "{secret} as {form}");
         }
     }
-    // The case has no data of the store, either.
+    // The archive must not have data of the store either.
     assert!(!text.contains("OfTheStore"));
     for name in [
         "README.txt",
@@ -201,13 +200,13 @@ fn no_secret_is_in_a_case_and_all_that_helps_is() {
         "\"usable\": true",
         "last words",
         "rmem_max",
-        // A part that could not be collected has the reason in its place.
+        // In place of a part that could not be collected, the archive has the reason.
         "/none/such: ",
         "it cannot be reached",
     ] {
         assert!(text.contains(part), "{part}");
     }
-    // The first of four lines is not among the last three.
+    // Of four lines, the first is not among the last three.
     assert!(
         text.contains("PM2301") && !text.contains("PM2302"),
         "{text}"
@@ -215,7 +214,7 @@ fn no_secret_is_in_a_case_and_all_that_helps_is() {
     assert!(said.contains("Look at it before you send it"), "{said}");
     let length = std::fs::metadata(&case).unwrap().len();
     assert!(length < 1 << 20, "{length}");
-    // The command overwrites no file.
+    // The command must not overwrite a file.
     let again = make();
     assert_eq!(again.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&again.stderr).contains("exists"));

@@ -1,5 +1,5 @@
-//! A chain of three devices: all processes are killed in turn, and then two devices are lost for
-//! good. There is one test for each device that may remain.
+//! A chain of three devices. All processes are killed in turn, and then two devices are lost for good. There is one
+//! test for each device that can remain.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -40,7 +40,7 @@ fn suffer(cluster: &mut Cluster, plan: &ChaosPlan) {
     );
 }
 
-/// Kills all processes, loses two devices, and kills the remaining processes.
+/// Kills all processes in turn, loses two devices for good, and kills the remaining processes.
 fn survive(name: &str, medium: Medium, survivor: usize) {
     let seed = seed();
     let Some(mut cluster) = common::start(name, Topology::new(StoreKind::Redis, 3, medium)) else {
@@ -72,8 +72,8 @@ fn only_the_tail_survives() {
     survive("chain-tail", Medium::Dram, 2);
 }
 
-/// A front that knows all devices goes on, with its clients' connections, when another device
-/// becomes the head.
+/// A front that knows all devices must continue when another device becomes the head. The connections of its clients
+/// must stay open.
 #[test]
 fn a_front_that_knows_all_devices_finds_the_head() {
     let mut topology = Topology::new(StoreKind::Redis, 3, Medium::Dram);
@@ -94,7 +94,7 @@ fn a_front_that_knows_all_devices_finds_the_head() {
             );
             assert_eq!(client.call(&["INCR", "count"]).unwrap(), number(said));
         }
-        // The command is sent while there is no head, and answered when there is one again.
+        // The command is sent while the chain has no head, and is answered after it has one again.
         cluster.kill(Role::Device(lost)).unwrap();
         let waiting = std::thread::spawn(move || {
             let reply = client.call(&["INCR", "count"]);
@@ -108,7 +108,7 @@ fn a_front_that_knows_all_devices_finds_the_head() {
     }
     let last = client.call(&["GET", "set"]).unwrap();
     assert_eq!(last, Reply::Bulk((said - 1).to_string().into()));
-    // A front finds the head also during kills of all processes.
+    // The front must also find the head while all processes are killed in turn.
     let mut plan = plan(5, vec![Role::Server, Role::Front, Role::Redis], seed());
     suffer(&mut cluster, &plan);
     plan.victims.push(Role::Device(2));
@@ -116,7 +116,7 @@ fn a_front_that_knows_all_devices_finds_the_head() {
     suffer(&mut cluster, &plan);
 }
 
-/// Returns the address that a process got with a flag.
+/// Returns the address that a process got as the value of this flag.
 fn told(cluster: &Cluster, role: Role, flag: &str) -> String {
     let (_, process) = cluster.processes().find(|(r, _)| *r == role).unwrap();
     let line = std::fs::read(format!("/proc/{}/cmdline", process.id().unwrap())).unwrap();
@@ -125,8 +125,8 @@ fn told(cluster: &Cluster, role: Role, flag: &str) -> String {
     String::from_utf8(words[at.unwrap() + 1].to_vec()).unwrap()
 }
 
-/// The former head and middle device come back after their removal, with their logs. The answers of these devices to
-/// clients must not turn out to be untrue, and the shard goes on without them.
+/// The former head and the former middle device are started again after their removal, with their logs. Their answers
+/// to clients must be true, and the shard must continue without them.
 #[test]
 fn removed_devices_that_come_back_are_fenced() {
     let Some(mut cluster) = common::start(

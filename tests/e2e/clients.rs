@@ -1,4 +1,4 @@
-//! The front with other people's programs, unmodified: redis-cli, redis-benchmark, redis-py, and a client in another
+//! The front with unmodified programs of others: redis-cli, redis-benchmark, redis-py, and a client in another
 //! language.
 
 use std::path::{Path, PathBuf};
@@ -81,7 +81,7 @@ fn redis_cli() {
     assert!(ask(&["INFO", "server"]).contains("redis_version"));
 }
 
-/// Returns all keys of the database except pmnet's own, with their values and whether they expire.
+/// Returns all keys of the database except those of pmnet, with their values, and whether they expire.
 fn everything(ask: &dyn Fn(&[&str]) -> String, database: &str) -> Vec<String> {
     let of = |args: &[&str]| ask(&[&["-n", database][..], args].concat());
     let keys = of(&["KEYS", "*"]);
@@ -96,7 +96,7 @@ fn everything(ask: &dyn Fn(&[&str]) -> String, database: &str) -> Vec<String> {
     all
 }
 
-/// Follows `docs/operate/backup.md`, "Load the data of another Redis".
+/// Follows the steps in `docs/operate/backup.md`, "Load the data of another Redis".
 #[test]
 fn the_aof_of_a_redis_behind_pmnet_is_piped_into_another_shard() {
     let Some(from) = cluster("aof-from") else {
@@ -208,7 +208,7 @@ fn redis_benchmark() {
     }
 }
 
-/// All standard tests of redis-benchmark, without a Redis.
+/// Runs all standard tests of redis-benchmark, without a Redis.
 #[test]
 fn redis_benchmark_with_the_embedded_store() {
     let topology = Topology::new(StoreKind::Packet, 1, Medium::Dram);

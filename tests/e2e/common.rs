@@ -28,7 +28,7 @@ pub fn folder() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
 }
 
-/// Starts a cluster; `None` if it needs a Redis and none is installed.
+/// Starts a cluster. Returns `None` if the cluster needs a Redis and no Redis is installed.
 pub fn start(name: &str, topology: Topology) -> Option<Cluster> {
     if topology.store == StoreKind::Redis && find_program("redis-server").is_none() {
         skip("redis-server is not installed");

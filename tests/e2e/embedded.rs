@@ -1,5 +1,5 @@
-//! pmnet without a Redis, as a new operator uses it: a store whose address gives no size, and
-//! clients that work as with Redis.
+//! pmnet without a Redis, as a new operator uses it. The address of the store gives no size, and clients work as with a
+//! Redis.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ use crate::common;
 
 /// Maximum memory of a process with an empty store, in KiB.
 const MEMORY_KIB_MAX: u64 = 64 << 10;
-/// Maximum time of a start while other programs use the machine, too; alone it takes a second.
+/// Longest time for a start while other programs use the machine. On an idle machine, a start takes a second.
 const START_MAX: Duration = Duration::from_secs(8);
 
-/// A running process with a store; it is killed when this value is dropped.
+/// A running process with a store. The process is killed when this value is dropped.
 struct Running {
     child: Child,
     /// The ready line of the process.
@@ -31,7 +31,7 @@ impl Drop for Running {
 }
 
 impl Running {
-    /// Starts the process and waits until it is ready. Returns the duration, too.
+    /// Starts the process, and waits until it is ready. Also returns the duration.
     fn start(args: &[&str]) -> (Running, Duration) {
         let begun = Instant::now();
         let child = Command::new(common::pmnet())
@@ -72,8 +72,8 @@ fn starts_small(args: &[&str], path: &Path, bytes: std::ops::RangeInclusive<u64>
     assert!(bytes.contains(&length), "{args:?}: {length}");
 }
 
-/// A store without a size has 1 GiB: it is created and serves, and while it is empty it takes neither seconds nor the
-/// memory of a full store.
+/// A store without a size has 1 GiB. While the store is empty, it must start quickly, and must not need the memory of a
+/// full store.
 #[test]
 fn a_store_without_a_size_starts_at_once_and_takes_little_memory() {
     let folder = tempfile::tempdir_in(common::folder()).unwrap();
@@ -131,7 +131,7 @@ fn redis_py() {
     assert!(text.contains("all good"), "{text}");
 }
 
-/// WATCH and blocking commands, through two fronts of one device, for each embedded store.
+/// WATCH and blocking commands, with two fronts of one device, for each embedded store.
 #[test]
 fn watch_and_blocking_pops_work_without_a_redis() {
     set_up("python");

@@ -1,6 +1,6 @@
-//! Commands that are not idempotent take effect exactly once and in real-time order, while
-//! datagrams are lost, repeated and reordered on every hop, and front, devices and server are
-//! killed (`docs/spec/protocol.md` §2 rules 6 and 8).
+//! Commands that are not idempotent must take effect exactly once, and in real-time order. Meanwhile datagrams are
+//! lost, repeated and reordered on every hop, and front, devices and server are killed (`docs/spec/protocol.md` §2
+//! rules 6 and 8).
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Mutex;
@@ -18,7 +18,7 @@ const LOAD: Duration = Duration::from_secs(15);
 const KILL_INTERVAL: Duration = Duration::from_millis(250);
 /// The roles that are killed; the chain has two devices.
 const VICTIMS: [Role; 4] = [Role::Device(0), Role::Device(1), Role::Server, Role::Front];
-/// Releases a lock if the caller still holds it.
+/// Script that releases a lock if the caller still holds it.
 const RELEASE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then \
                        return redis.call('del', KEYS[1]) else return 0 end";
 
@@ -34,8 +34,8 @@ fn troubled(name: &str, seed: u64) -> Option<Cluster> {
     common::start(name, topology)
 }
 
-/// Runs `work` in [`WORKERS`] threads while processes are killed, then waits until all acknowledged
-/// updates have reached the database. Returns the results of the workers.
+/// Runs `work` in [`WORKERS`] threads while processes are killed. Then waits until the database has applied all
+/// acknowledged updates. Returns the results of the workers.
 fn under_fire<T: Send>(
     cluster: &mut Cluster,
     seed: u64,
@@ -69,15 +69,15 @@ fn under_fire<T: Send>(
     results
 }
 
-/// One acknowledged operation on shared data: its times, and the position that it got.
+/// An acknowledged operation on shared data: its times, and the position that its reply gave.
 struct Taken {
     invoked: Instant,
     returned: Instant,
     position: i64,
 }
 
-/// Checks that positions are unique, and that an operation that began after the end of another operation has a later
-/// position.
+/// Checks the positions. Positions must be unique. If an operation began after the end of another one, the position of
+/// the operation must be later.
 fn check_positions(what: &str, mut taken: Vec<Taken>) {
     taken.sort_by_key(|one| one.position);
     let mut latest_invocation = None;
@@ -174,7 +174,7 @@ fn shared_counter_and_list() {
     };
     let mut seen = HashSet::new();
     let mut last: BTreeMap<String, String> = BTreeMap::new();
-    // Oldest first.
+    // The list has the newest item first, so it is read backwards.
     for item in items.iter().rev() {
         let item = item.text().unwrap();
         assert!(seen.insert(item.clone()), "{item} was pushed twice");
@@ -198,13 +198,13 @@ fn locks_exclude_and_are_released_by_script() {
     let Some(mut cluster) = troubled("once-locks", seed) else {
         return;
     };
-    // The worker that holds the lock; 0: none. The workers are threads of this process, so this
-    // value is always right.
+    // The worker that holds the lock; 0: no worker holds it. The workers are threads of this process, so this value is
+    // reliable.
     let inside = AtomicU64::new(0);
-    // Tokens of attempts and releases with an unknown outcome. Any worker may release their locks.
+    // Tokens of attempts and releases whose outcome is unknown. Any worker may release the locks with these tokens.
     let abandoned = Mutex::new(HashSet::new());
-    // Generation of the guarded key, and the value that it must have. A write of unknown outcome
-    // may take effect late, so the workers then use another key.
+    // The generation of the guarded key, and the value that the key must have. A write with unknown outcome may take
+    // effect late, so the workers continue with another key.
     let guarded = Mutex::new((0_u64, 0_u64));
     let finished: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
     let rounds = under_fire(&mut cluster, seed, |worker, mut caller, ended| {
@@ -232,7 +232,7 @@ fn locks_exclude_and_are_released_by_script() {
             }
             let before = inside.swap(worker + 1, Ordering::AcqRel);
             assert_eq!(before, 0, "worker {worker} and {before} - 1 have the lock");
-            // A worker cannot release a lock that it does not hold.
+            // A worker must not be able to release a lock that another worker holds.
             let foreign = caller.call(&["EVAL", RELEASE, "1", "lock", "somebody else"]);
             assert!(
                 !matches!(foreign, Answer::Reply(Reply::Integer(1))),
@@ -240,8 +240,8 @@ fn locks_exclude_and_are_released_by_script() {
             );
             let (generation, expected) = *guarded.lock().unwrap();
             let key = format!("guarded:{generation}");
-            // This worker must see the previous holder's write, which was acknowledged early: the
-            // previous unlock and this lock came after it.
+            // This worker must read the value that the previous holder wrote, even if that write was acknowledged
+            // early, because the previous unlock and this lock came after the write.
             let found = caller.read(&["GET", &key]).text();
             let found = found.map_or(0, |text| text.parse::<u64>().unwrap());
             assert_eq!(found, expected, "{key} read inside the lock");
@@ -322,7 +322,7 @@ fn transactions_move_money_whole() {
         let mut number = 0;
         while !ended.load(Ordering::Acquire) {
             if worker == 0 {
-                // No reader ever sees half of a transfer.
+                // A reader must never see one half of a transfer.
                 assert_eq!(balances(&mut caller).iter().sum::<i64>(), total);
                 continue;
             }

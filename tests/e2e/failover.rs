@@ -1,6 +1,6 @@
-//! Commands that pass through to Redis, while another Redis takes the place of the first, or while Redis is stopped;
-//! and the reads that a client gets in a pipeline. The front's own tests have the single cases
-//! (`crates/front/tests/front/{failover,deadlines,order}.rs`). In this module all processes are real.
+//! Commands that pass through to Redis, while another Redis replaces it or while it is stopped; and the reads that a
+//! client gets in one pipeline. The front's own tests check each case alone
+//! (`crates/front/tests/front/{failover,deadlines,order}.rs`). In this file all processes are real.
 
 use std::net::SocketAddr;
 
@@ -61,7 +61,7 @@ fn error(reply: Reply) -> String {
     }
 }
 
-/// Makes a blocking call in a thread of its own.
+/// Makes a blocking call in another thread.
 fn waiting(address: SocketAddr, line: &'static str) -> std::thread::JoinHandle<Reply> {
     std::thread::spawn(move || call(&mut connect(address), line))
 }
@@ -87,7 +87,7 @@ fn after_a_failover_by_hand_nothing_goes_to_the_old_redis() {
         call(&mut used, "BLPOP l 0"),
         Reply::Array(vec![bulk("l"), bulk("1")])
     );
-    // No client changes this key, in either store.
+    // No client changes this key in either store.
     assert_eq!(call(&mut watcher, "WATCH untouched"), ok());
     assert_eq!(call(&mut watcher, "MULTI"), ok());
     assert_eq!(
@@ -108,7 +108,7 @@ fn after_a_failover_by_hand_nothing_goes_to_the_old_redis() {
     let server = cluster.process(Role::Server).unwrap();
     server.set_flag("--store", Some(&format!("redis://{new}")));
     cluster.restart(Role::Server).unwrap();
-    // The old master lives on and accepts writes.
+    // The old master still runs, and accepts writes.
     assert_eq!(call(&mut connect(old), "SET k stale"), ok());
 
     assert_eq!(call(&mut front(&cluster), "GET k"), bulk("before"));
@@ -117,7 +117,7 @@ fn after_a_failover_by_hand_nothing_goes_to_the_old_redis() {
     assert!(text.contains("not the store"), "{text}");
     let text = error(waits.join().unwrap());
     assert!(text.contains("another Redis now"), "{text}");
-    // Old and new client connections work with the new master.
+    // Old and new connections of clients work with the new master.
     let mut fresh = front(&cluster);
     for client in [&mut watcher, &mut used, &mut fresh] {
         assert_eq!(call(client, "WATCH k"), ok());
@@ -162,8 +162,8 @@ fn where_replicas_are_waited_for_a_passed_command_is_answered_when_they_have_it(
     replica.signal(Signal::STOP).unwrap();
     let text = error(call(&mut client, "EXEC"));
     assert!(text.contains("outcome unknown"), "{text}");
-    // Redis has the value. If its replica were promoted now, the value would be gone, although no
-    // client was told so.
+    // Redis has the value, but its replica does not. If the replica were promoted now, the value would be lost. The
+    // client was told that the outcome is unknown.
     assert_eq!(call(&mut connect(redis), "GET k"), bulk("2"));
     replica.signal(Signal::CONT).unwrap();
     let mut client = front(&cluster);
@@ -192,8 +192,8 @@ fn a_redis_that_is_stopped_is_noticed_and_clients_that_leave_meanwhile_are_forgo
     let process = cluster.process(Role::Redis).unwrap();
     process.signal(Signal::STOP).unwrap();
     drop(gone);
-    // Chance decides whether the server's answer comes before the server itself waits for the
-    // stopped Redis.
+    // Two error texts are possible, because the server may or may not answer before it has to wait for the stopped
+    // Redis.
     let text = error(call(&mut watcher, "GET k"));
     let unsent = text.contains("was not executed");
     assert!(unsent || text.contains("may or may not"), "{text}");
@@ -214,7 +214,7 @@ fn a_redis_that_is_stopped_is_noticed_and_clients_that_leave_meanwhile_are_forgo
     });
 }
 
-/// Returns the counts that one pipeline read; they must not decrease.
+/// Reads the count several times in one pipeline, and checks that it does not decrease. Returns the values.
 fn counts(client: &mut Client) -> Vec<u64> {
     let mut bytes = Vec::new();
     write_command(&mut bytes, &["GET", "n"]);

@@ -1,10 +1,10 @@
-//! Failovers of all kinds under load, in fleet mode. Devices, server, Redis, etcd, controllers and
-//! fronts are killed, stopped or cut off, also two at once, and no operator repairs anything
-//! (`docs/internals/testing.md`).
+//! Failovers of all kinds under load, in a fleet. Devices, server, Redis, etcd, controllers and
+//! fronts are killed, stopped or cut off, sometimes two of them together. No operator repairs
+//! anything (`docs/internals/testing.md`).
 //!
-//! A run may take any time: the longest time without an acknowledgement is reported, and has no
-//! bound. A run passes if no update is lost or applied twice, the history is linearizable, no
-//! operation is refused, and at the end the shard is as it was at the beginning.
+//! The longest time without an acknowledgement is reported, but has no limit. A run passes under
+//! five conditions: no update is lost; none is applied twice; the history is linearizable; no
+//! operation is refused; at the end the shard is as at the beginning.
 
 mod plan;
 mod report;
@@ -28,7 +28,7 @@ use crate::support::seed;
 /// Number of runs of the short form.
 const FEW: u64 = 5;
 
-/// Whether these tests can run here; if not, prints the reason.
+/// Returns whether these tests can run on this machine. If not, prints the reason.
 fn possible() -> bool {
     let missing = Namespaces::refusal().or_else(|| {
         let programs = ["redis-server", "etcd"];
@@ -50,13 +50,13 @@ fn number(name: &str, default: u64) -> u64 {
     })
 }
 
-/// Runs these seeds, and writes the results so far into this file after each run.
+/// Makes the runs of these seeds. After each run, writes the results so far to this file.
 fn campaign(first: u64, count: u64, draw: fn(u64) -> Plan, file: Option<PathBuf>) -> Campaign {
     let mut all = Campaign::default();
     let mut seeds = (first..first.saturating_add(count)).peekable();
     while let Some(&begin) = seeds.peek() {
-        // A run has a thread of its own, because the thread moves into the world's network, and the
-        // world's processes end with the thread.
+        // A run has a thread of its own. The thread moves into the world's network, and the world's
+        // processes end with the thread.
         std::thread::scope(|scope| {
             let story = scope.spawn(|| {
                 let plan = draw(begin).world;
@@ -65,7 +65,7 @@ fn campaign(first: u64, count: u64, draw: fn(u64) -> Plan, file: Option<PathBuf>
                 let mut world = match started {
                     Ok(world) => world.expect("etcd is installed"),
                     Err(why) => {
-                        // The failed start counts as a run, so that the loop ends.
+                        // A failed start counts as a run, so that the loop ends.
                         let report =
                             RunReport::of_none(begin, draw(begin), format!("no world: {why}"));
                         println!("{report}");
@@ -88,7 +88,7 @@ fn campaign(first: u64, count: u64, draw: fn(u64) -> Plan, file: Option<PathBuf>
                         std::fs::write(file, text).expect("the report can be written");
                     }
                     if !passed {
-                        // A broken world must not affect the next run.
+                        // After a failed run, the next run must start in a new world.
                         break;
                     }
                 }
@@ -112,10 +112,10 @@ fn a_few_failovers() {
     assert!(all.passed(), "{all}");
 }
 
-/// The tail is stopped, and the middle device learns of it only after the head. The head's
-/// statement about the tail then goes to the tail itself, where it has no effect. Once the head
-/// never repeated the statement, and no update was acknowledged any more (seed 336 of the
-/// campaign).
+/// The tail is stopped, and the middle device learns of this later than the head. So the head's
+/// statement about the tail follows the old path to the tail, and has no effect. Regression test:
+/// the head never repeated the statement, and from then on no update was acknowledged (seed 336 of
+/// the campaign).
 #[test]
 fn a_device_that_is_wired_later_than_the_head_does_not_hold_the_chain_up() {
     if !possible() {
@@ -146,8 +146,8 @@ fn a_device_that_is_wired_later_than_the_head_does_not_hold_the_chain_up() {
     assert!(report.passed(), "{report}");
 }
 
-/// Runs `PMNET_RUNS` seeds from `PMNET_TEST_SEED` on, and `PMNET_STORM` storms; writes the report
-/// as JSON into the file `PMNET_REPORT`.
+/// Makes the runs of `PMNET_RUNS` seeds, beginning with `PMNET_TEST_SEED`, and `PMNET_STORM`
+/// storms. Writes the report as JSON to the file `PMNET_REPORT`.
 #[test]
 #[ignore = "as many as are asked for: make failovers"]
 fn many_failovers() {

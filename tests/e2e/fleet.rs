@@ -22,10 +22,9 @@ use self::etcd::Etcds;
 use crate::common;
 use crate::support::{Acknowledged, connect, eventually, launch, refuses, write_until};
 
-/// Usual length of a lease, less its margin: a device that has had no answer of etcd for this time
-/// answers no client.
+/// Default length of a lease, less its margin. A device that has had no answer of etcd for this time answers no client.
 const DEADLINE: Duration = Duration::from_millis(2_970);
-/// From an acknowledgement to the moment when a client on a busy machine has noted it.
+/// Longest time from an acknowledgement until a client on a busy machine has noted it.
 const NOTED: Duration = Duration::from_millis(1_500);
 
 fn between(all: &Acknowledged, from: Instant, to: Instant) -> usize {
@@ -40,7 +39,7 @@ fn without_etcd_a_chain_answers_until_its_leases_end_and_when_it_is_back_again()
     };
     let mut topology = Topology::new(StoreKind::Redis, 2, Medium::Dram);
     topology.device_args = etcds.flags();
-    // This deadline is longer than every fault, so that no call has an unknown outcome.
+    // The deadline is longer than every fault, so that no call has an unknown outcome.
     topology.front_args = vec!["--deadline-ms".into(), "60000".into()];
     let Some(mut cluster) = common::start("lease", topology) else {
         return;
@@ -139,7 +138,7 @@ fn status_shows_leases_and_a_second_process_of_a_device_is_refused() {
     }
     let server_says = format!(r#"{{"chain":[{id}],"epoch":1,"server":"{server}","there":true}}"#);
     assert!(text.contains(&server_says), "{server_says} in {text}");
-    // A program that asks etcd once gets an answer, even if the first member of etcd is down.
+    // A program that asks etcd only once must get an answer, even if the first member of etcd is down.
     let alive = flags.last().unwrap();
     let some = format!("http://127.0.0.1:9,{alive}");
     let output = std::process::Command::new(common::pmnet())
@@ -185,7 +184,8 @@ fn status_shows_leases_and_a_second_process_of_a_device_is_refused() {
         said.contains(&format!("device {id} of this shard runs already")),
         "{said}"
     );
-    // The same device, killed and started again, need not wait for its lease, because the log is its own.
+    // If the device is killed and started again, the device need not wait for its lease to expire, because it has the
+    // same log as before.
     let begun = Instant::now();
     cluster.restart(Role::Device(0)).unwrap();
     println!(
@@ -232,13 +232,13 @@ fn what_cannot_be_in_a_fleet_says_so() {
             "to which the others send",
         ),
     ] {
-        // A flag in `more` replaces the same flag of `base`.
+        // A flag in `more` replaces the flag of the same name in `base`.
         let mut args: Vec<&str> = base.to_vec();
         if more.contains(&"--listen") {
             args.drain(1..3);
         }
         if more.contains(&"--address") {
-            // The log of a kernel mode is in the kernel.
+            // In a kernel mode, the log is in the kernel, so the flags for its file are removed.
             args.drain(5..9);
         }
         let (code, text) = refuses("refused", &folder, &[&args[..], more].concat());
@@ -246,7 +246,7 @@ fn what_cannot_be_in_a_fleet_says_so() {
         assert!(text.contains(says), "{says}: {text}");
         assert!(!log.exists(), "nothing was made");
     }
-    // A process waits for an etcd that is not running, and says so.
+    // If etcd is not running, a process must wait, and must log this.
     let process = launch("waits", &folder, &[&base[..], &etcd].concat());
     eventually("it says why", Duration::from_secs(10), || {
         process

@@ -1,5 +1,6 @@
-//! A log that fills up while the server is down: devices answer NOT_LOGGED and make no false
-//! promises, and the service goes on when the server is back (`docs/spec/protocol.md` §4).
+//! A log becomes full while the server is down. Devices must answer NOT_LOGGED and acknowledge
+//! nothing that they cannot keep. The service must continue when the server is back
+//! (`docs/spec/protocol.md` §4).
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +12,7 @@ use pmnet_lab::resp::Reply;
 use crate::common;
 use crate::support::{Answer, CALL_MAX, Caller, eventually, front, ok};
 
-/// A small log, and a front with a short deadline.
+/// The topology has a small log, and a front with a short deadline.
 fn topology(devices: usize, medium: Medium) -> Topology {
     let mut topology = Topology::new(StoreKind::Redis, devices, medium);
     let small = ["--entries", "512", "--frame-bytes", "262144"];
@@ -20,7 +21,7 @@ fn topology(devices: usize, medium: Medium) -> Topology {
     topology
 }
 
-/// Returns the keys that were acknowledged to the workers, and the number of refused and unknown
+/// Fills the log. Returns the keys that were acknowledged, and the number of refused and unknown
 /// outcomes.
 fn fill(cluster: &Cluster, clients: usize, value_bytes: usize) -> (Vec<String>, u64) {
     let endpoint = cluster.endpoint().unwrap();
@@ -50,7 +51,7 @@ fn fill(cluster: &Cluster, clients: usize, value_bytes: usize) -> (Vec<String>, 
                 })
             })
             .collect();
-        // The worker that fills the log last may wait long for a second refusal.
+        // The worker that fills the log last may wait long for its second refusal.
         std::thread::sleep(Duration::from_secs(6));
         full.store(true, Ordering::Relaxed);
         let joined = threads.into_iter().map(|thread| thread.join().unwrap());
@@ -63,7 +64,7 @@ fn fill(cluster: &Cluster, clients: usize, value_bytes: usize) -> (Vec<String>, 
     )
 }
 
-/// Checks that all acknowledged updates are in the database.
+/// Checks that the database has all acknowledged updates.
 fn check(cluster: &Cluster, acknowledged: &[String], value_bytes: usize) {
     settle(cluster).unwrap();
     let mut direct = cluster.reader().unwrap();
@@ -73,7 +74,8 @@ fn check(cluster: &Cluster, acknowledged: &[String], value_bytes: usize) {
     }
 }
 
-/// Returns the number of entries that a device would replay from this log; the device must not run.
+/// Returns the number of entries that a device would send to the server again after a start from
+/// this log. The device must not be running.
 fn entries_left(log: &std::path::Path) -> u64 {
     let output = Command::new(common::pmnet())
         .args(["log", "inspect", "--json"])
@@ -102,7 +104,7 @@ fn brim(name: &str, devices: usize, medium: Medium, clients: usize, value_bytes:
         acknowledged.len()
     );
     assert!(refused > 0, "a full log acknowledged everything");
-    // A device that restarts with a full log keeps every promise, too.
+    // A device that restarts with a full log must keep all acknowledged updates.
     cluster.kill(Role::Device(0)).unwrap();
     let device = cluster.process(Role::Device(0)).unwrap();
     device.relaunch().unwrap();
@@ -116,8 +118,8 @@ fn brim(name: &str, devices: usize, medium: Medium, clients: usize, value_bytes:
     let (more, refused) = fill_again(&cluster);
     assert_eq!(refused, 0, "the service does not go on as before");
     check(&cluster, &more, 10);
-    // Without traffic the log becomes empty. The front's session ends with the front or stays open.
-    // In both cases no entry is left.
+    // Without traffic the log must become empty. The front's session ends with the front, or stays
+    // open; in both cases no entry may remain.
     let log = match medium {
         Medium::File => Some(cluster.folder().join("device1.pmlog")),
         Medium::Dram => None,
@@ -130,7 +132,7 @@ fn brim(name: &str, devices: usize, medium: Medium, clients: usize, value_bytes:
     }
 }
 
-/// Writes a thousand more keys, one after the other.
+/// Writes another thousand keys, one after the other.
 fn fill_again(cluster: &Cluster) -> (Vec<String>, u64) {
     let mut client = front(cluster);
     let mut refused = 0;
@@ -161,7 +163,7 @@ fn in_a_chain_of_three() {
     brim("full-chain", 3, Medium::Dram, 8, 300);
 }
 
-/// An update that is larger than the whole log goes to the server, in part or as a whole.
+/// An update that is larger than the whole log must go to the server, in part or completely.
 #[test]
 fn updates_larger_than_the_log() {
     let mut topology = topology(2, Medium::Dram);

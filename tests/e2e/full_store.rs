@@ -1,5 +1,5 @@
-//! A packet store that writes through a front fill up completely: no acknowledged update stays
-//! unapplied, clients are told what to do, deletes work, and `pmnet store grow` adds space
+//! Writes through a front fill a packet store completely. Every acknowledged update must be
+//! applied, clients must get advice, deletes must work, and `pmnet store grow` must make space
 //! (`docs/spec/packet-store.md` §6, §12, §13).
 
 use std::path::Path;
@@ -13,10 +13,11 @@ use crate::common;
 use crate::support::{CALL_MAX, eventually, front, ok};
 
 const VALUE_BYTES: usize = 1_000;
-/// Number of SETs that are sent together.
+/// Number of SETs in one pipeline.
 const PIPELINE: usize = 50;
 
-/// Returns the keys whose SET was answered with OK, and the errors.
+/// Sends SETs until the store is full. Returns the keys whose SET was answered with OK, and the
+/// errors.
 fn fill(cluster: &Cluster, value: &[u8]) -> (Vec<String>, Vec<String>) {
     let mut client = front(cluster);
     let (mut kept, mut errors) = (Vec::new(), Vec::new());
@@ -75,7 +76,7 @@ fn full(
     println!("{} kept, {} refused", kept.len(), errors.len());
     assert!(kept.len() > 3_000, "{}", kept.len());
     for error in &errors {
-        // No outcome is unknown.
+        // No SET may have an unknown outcome.
         assert!(
             error.starts_with("OOM ") && error.contains("pmnet store grow"),
             "{error}"
@@ -88,7 +89,7 @@ fn full(
     for key in kept.iter().step_by(17) {
         assert!(found(&mut client, key), "{key}");
     }
-    // Deletes work, and their space can be used again.
+    // Deletes must work, and the space that they free must be usable.
     for key in &kept[..1_000] {
         assert_eq!(client.call(&["DEL", key]).unwrap(), Reply::Integer(1));
     }
@@ -113,7 +114,8 @@ fn full(
     for key in kept[1_000..].iter().step_by(29) {
         assert!(found(&mut client, key), "{key}");
     }
-    // SETs are acknowledged early again, after the same number of SETs that found no space before.
+    // After some SETs that go to the store, SETs are acknowledged early again. The number of SETs
+    // that go to the store equals the number of SETs that found no space before.
     std::thread::sleep(Duration::from_millis(300));
     for number in 0..kept.len() {
         let key = format!("more:{number}");

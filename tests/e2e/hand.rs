@@ -1,5 +1,4 @@
-//! `pmnet ctl --via`: the chain of a shard without a fleet is changed under load, without
-//! restarting any process by hand.
+//! `pmnet ctl --via`: the chain of a shard without a fleet is changed under load. No process is restarted by hand.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,24 +16,24 @@ use crate::support::{
 
 /// Longest wait for a condition.
 const DONE_MAX: Duration = Duration::from_secs(30);
-/// Bound of the time without an acknowledgement, on a machine with other work.
+/// Longest permitted time without an acknowledgement, on a machine with other work.
 const GAP_MAX: Duration = Duration::from_secs(6);
 
 struct World {
     cluster: Cluster,
     spares: Vec<Process>,
-    /// Addresses by device id, of the chain and of spares.
+    /// Addresses of the chain's devices and of spares, by device id.
     at: BTreeMap<u32, SocketAddr>,
-    /// Ids of the devices that the cluster started.
+    /// Ids of the devices that the cluster has started.
     ids: Vec<u32>,
 }
 
 impl World {
-    /// Starts a chain of `devices` devices, and prepares `spares` spares that do not run yet. The
-    /// front knows all addresses.
+    /// Starts a chain of `devices` devices. Prepares `spares` spares, which are not started yet. The front knows the
+    /// addresses of all.
     fn start(name: &str, devices: usize, spares: usize, medium: Medium) -> Option<World> {
         let mut topology = Topology::new(StoreKind::Redis, devices, medium);
-        // This deadline is longer than every fault, so that no call has an unknown outcome.
+        // The deadline is longer than every fault, so that no call has an unknown outcome.
         topology.front_args = vec!["--deadline-ms".into(), "60000".into()];
         let mut cluster = common::start(name, topology)?;
         let mut at = BTreeMap::new();
@@ -44,7 +43,7 @@ impl World {
             at.insert(u32::from(listens.port()), listens);
             ids.push(u32::from(listens.port()));
         }
-        // The head comes first, because before the first write a front begins only at the head.
+        // The head comes first in the list, because before the first write a front can only begin at the head.
         let mut via: Vec<String> = ids.iter().map(|id| at[id].to_string()).collect();
         for _ in 0..spares {
             let port = free_port().unwrap();
@@ -63,7 +62,7 @@ impl World {
         })
     }
 
-    /// Returns the id of a device that the cluster started.
+    /// Returns the id of a device that the cluster has started.
     fn id(&self, index: usize) -> u32 {
         self.ids[index]
     }
@@ -100,13 +99,13 @@ impl World {
         self.spares.push(process);
     }
 
-    /// Returns the file of the cluster's key.
+    /// Returns the path of the cluster's key file.
     fn key(&self) -> String {
         let keys = self.cluster.keys().expect("it has keys");
         keys.cluster.to_str().unwrap().to_owned()
     }
 
-    /// Runs `pmnet ctl` with all addresses of devices, and the server's.
+    /// Runs `pmnet ctl` with the addresses of all devices and of the server.
     fn ctl(&self, args: &[&str]) -> Said {
         let via: Vec<String> = self.at.values().map(SocketAddr::to_string).collect();
         let (via, server) = (via.join(","), self.cluster.server().unwrap().to_string());
@@ -120,7 +119,7 @@ impl World {
         said.out
     }
 
-    /// Writes during an action, and for a while after it.
+    /// Sends writes while the action runs, and for a while after it.
     fn under_load<T>(
         &mut self,
         name: &str,
@@ -140,7 +139,7 @@ impl World {
         (all, result)
     }
 
-    /// Checks that all acknowledged updates are in Redis.
+    /// Checks that Redis has all acknowledged updates.
     fn nothing_is_lost(&self, acknowledged: &Acknowledged) {
         settle(&self.cluster).unwrap();
         let mut direct = self.cluster.reader().unwrap();
@@ -169,7 +168,7 @@ fn a_chain_grows_loses_a_device_and_shrinks_by_hand_while_clients_write() {
     let spares = world.spare_ids();
     let (first, second) = (spares[0], spares[1]);
 
-    // Without confirmation the command changes nothing.
+    // Without confirmation, the command must change nothing.
     world.spare(first);
     let out = world.does(&["add", "--dry-run", "--json"]);
     assert!(out.contains(r#""copies":3"#), "{out}");
@@ -187,7 +186,7 @@ fn a_chain_grows_loses_a_device_and_shrinks_by_hand_while_clients_write() {
     );
     chain(&world, &[head, tail, first]);
 
-    // The processes are restarted with their old flags, and have the next hops that they were told
+    // The processes are restarted with their old flags. The processes must use the next hops that `pmnet ctl` gave them
     // last.
     let (more, ()) = world.under_load("again", |world| {
         for role in [Role::Device(1), Role::Server] {
@@ -217,7 +216,7 @@ fn a_chain_grows_loses_a_device_and_shrinks_by_hand_while_clients_write() {
     all.extend(more);
     chain(&world, &[head, first, second]);
 
-    // The head leaves while it runs: its process ends by itself with exit code 0.
+    // The head is ordered to leave. The process of the head ends by itself with exit code 0.
     let (more, out) = world.under_load("remove", |world| {
         world.does(&["remove", &head.to_string(), "--json"])
     });
@@ -226,7 +225,7 @@ fn a_chain_grows_loses_a_device_and_shrinks_by_hand_while_clients_write() {
     let process = world.cluster.process(Role::Device(0)).unwrap();
     assert!(process.wait_exit(DONE_MAX).unwrap().success());
     chain(&world, &[first, second]);
-    // The lost device is no member any more, whether it is started with its last next hop or with the next hop in its
+    // The lost device is no longer a member, whether it is started with its last next hop or with the next hop in its
     // flags.
     let process = world.cluster.process(Role::Device(1)).unwrap();
     process.relaunch().unwrap();
@@ -234,7 +233,7 @@ fn a_chain_grows_loses_a_device_and_shrinks_by_hand_while_clients_write() {
     let said = process.stderr();
     assert!(said.contains("its flags count"), "{said}");
     assert!(said.contains("is not a member of the chain"), "{said}");
-    // The first device may come back as a spare and take the place of another device, which leaves when the spare has
+    // The first device comes back as a spare. This spare replaces another device, which leaves only after the spare has
     // everything.
     let process = world.cluster.process(Role::Device(0)).unwrap();
     process.set_flag("--join", None);
@@ -349,7 +348,8 @@ fn what_an_operator_gets_wrong_is_refused_and_changes_nothing() {
         assert!(said.err.contains(says), "{args:?}: {}", said.err);
     }
 
-    // Entries that only the last device has, because the server stands still, are not given up.
+    // The server is stopped, so the last device has entries that no other process has. pmnet must not give up these
+    // entries.
     let server = world.cluster.process(Role::Server).unwrap();
     server.signal(Signal::STOP).unwrap();
     assert_eq!(caller.call(&["SET", "k", "w"]), Answer::Reply(ok()));
@@ -359,7 +359,7 @@ fn what_an_operator_gets_wrong_is_refused_and_changes_nothing() {
     refused(&world, &["remove", &id], "is the only one");
     refused(&world, &["remove", &id, "--to-one"], "is the only one");
 
-    // A spare has the same id as a member.
+    // The new spare has the same id as a member.
     let listen = world.at[&other].to_string();
     let (log, next) = (
         world.cluster.folder().join("twin.log"),
@@ -370,7 +370,7 @@ fn what_an_operator_gets_wrong_is_refused_and_changes_nothing() {
         "device", "--join", "--listen", &listen, "--next", &next, "--media", "dram", "--log", log,
         "--id", &id, "--no-ctl",
     ];
-    // A device that takes no orders is not seen at all.
+    // A device that accepts no orders is not visible to the command.
     let mut twin = launch("twin", world.cluster.folder(), &args);
     assert!(
         !twin.wait_exit(DONE_MAX).unwrap().success(),
@@ -393,7 +393,7 @@ fn what_an_operator_gets_wrong_is_refused_and_changes_nothing() {
     });
     twin.kill().unwrap();
 
-    // A spare joins and is lost before it is told that it has joined; then no device sends to it any more.
+    // A spare joins, and is lost before it learns that it has joined. Then no device may send to this spare any more.
     world.spare(other);
     let out = world.does(&["replace", &id, "--dry-run"]);
     assert!(out.contains("when it has everything"), "{out}");
@@ -409,7 +409,7 @@ fn what_an_operator_gets_wrong_is_refused_and_changes_nothing() {
         &["remove", &last, "--is-stopped"],
         "--declare-data-loss",
     );
-    // The spare comes back and becomes a member by itself.
+    // The spare is started again, and becomes a member by itself.
     world.spares[0].relaunch().unwrap();
     world.spares[0].wait_ready(DONE_MAX).unwrap();
     settle(&world.cluster).unwrap();
@@ -417,8 +417,8 @@ fn what_an_operator_gets_wrong_is_refused_and_changes_nothing() {
     assert_eq!(value, Reply::Bulk(b"x".to_vec()));
 }
 
-/// The server cannot write that the spare joins, because its database stands still; then the spare
-/// is lost. Devices stop sending to the spare after a short time.
+/// The database is stopped, so the server cannot record that the spare joins. Then the spare is lost. After a short
+/// time, no device may send to this spare any more.
 #[test]
 fn a_spare_that_is_lost_while_it_joins_is_let_go_again() {
     let Some(mut world) = World::start("hand-lost", 2, 1, Medium::Dram) else {
@@ -449,8 +449,8 @@ fn a_spare_that_is_lost_while_it_joins_is_let_go_again() {
     );
     let redis = world.cluster.process(Role::Redis).unwrap();
     redis.signal(Signal::CONT).unwrap();
-    // The server may have decided that the spare joins, and writes it now. The spare is then left
-    // out like any other device.
+    // The server may already have decided that the spare joins, and may record it now. Then the spare is left out like
+    // any other lost device.
     eventually("the chain is served again", DONE_MAX, || {
         let out = world.ctl(&["status"]);
         if out.out.contains(&format!(", {spare}]")) {
@@ -464,8 +464,8 @@ fn a_spare_that_is_lost_while_it_joins_is_let_go_again() {
     assert_eq!(value, Reply::Bulk(b"w".to_vec()));
 }
 
-/// `pmnet ctl` is killed at any point of a replacement; other commands complete the change, and no
-/// update is lost.
+/// `pmnet ctl` is killed at a random moment of a replacement. Other commands must complete the change, and no update
+/// may be lost.
 #[test]
 fn a_change_that_is_broken_off_anywhere_is_ended_by_another_command() {
     let Some(mut world) = World::start("hand-broken", 2, 1, Medium::Dram) else {
@@ -497,8 +497,7 @@ fn a_change_that_is_broken_off_anywhere_is_ended_by_another_command() {
             std::thread::sleep(Duration::from_millis(random.u64(..300)));
             ctl.kill().unwrap();
             ctl.wait().unwrap();
-            // The test repeats the commands, as an operator would, until the chain is [the staying
-            // device, the spare].
+            // As an operator would, the test repeats the commands until the chain is [the staying device, the spare].
             let id: u32 = leaver.parse().unwrap();
             let mut wanted = chain.clone();
             wanted.retain(|one| *one != id);
@@ -546,8 +545,7 @@ fn a_change_that_is_broken_off_anywhere_is_ended_by_another_command() {
     world.nothing_is_lost(&all);
 }
 
-/// A stranger connects to the TCP ports of a device and its server again and again, and sends
-/// nothing.
+/// A host connects again and again to the TCP ports of a device and its server, and sends nothing.
 #[test]
 fn silent_connections_do_not_lock_ctl_out() {
     const SILENT: usize = 350;
@@ -559,7 +557,7 @@ fn silent_connections_do_not_lock_ctl_out() {
     let mut silent = Vec::new();
     for at in [device, server] {
         for _ in 0..SILENT {
-            // A client that cannot even connect is locked out, too.
+            // A client that cannot connect also counts as locked out.
             match std::net::TcpStream::connect_timeout(&at, Duration::from_secs(1)) {
                 Ok(stream) => silent.push(stream),
                 Err(_) => break,
@@ -583,7 +581,7 @@ fn silent_connections_do_not_lock_ctl_out() {
     assert!(took < Duration::from_secs(5), "{took:?}");
 }
 
-/// Devices and a server with keys are asked by a client without a key, and by a client with another cluster's key.
+/// A client without a key, and a client with the key of another cluster, ask devices and a server with keys.
 #[test]
 fn who_has_no_key_learns_nothing_and_changes_nothing() {
     let Some(mut world) = World::start("hand-keys", 2, 1, Medium::Dram) else {

@@ -1,6 +1,6 @@
-//! Every process on a machine of its own (a network namespace), clients that contend for few keys,
-//! `kill -9`, cut and lossy networks. The history of all clients must be linearizable
-//! (`docs/spec/protocol.md` §10, `docs/internals/histories.md`).
+//! Every process is on a machine of its own (a network namespace). Clients contend for few keys,
+//! processes are killed, and networks are cut or lose packets. The history of all clients must be
+//! linearizable (`docs/spec/protocol.md` §10, `docs/internals/histories.md`).
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use pmnet_lab::resp::{Client, Reply};
 use crate::common::{binaries, folder, skip};
 use crate::support::seed;
 
-/// Number of simultaneous runs; a run mostly waits.
+/// Number of runs at the same time. A run mostly waits.
 const JOBS: usize = 2;
 
-/// Whether these tests can run here; if not, prints the reason.
+/// Returns whether these tests can run on this machine. If not, prints the reason.
 fn possible() -> bool {
     let missing = Namespaces::refusal().or_else(|| {
         find_program("redis-server")
@@ -72,7 +72,7 @@ fn a_run_in_which_the_database_forgets_does_not_pass() {
     std::fs::remove_dir_all(kept).unwrap();
 }
 
-/// `PMNET_RUNS` runs from seed `PMNET_TEST_SEED` on, with `PMNET_JOBS` at a time.
+/// Makes `PMNET_RUNS` runs, `PMNET_JOBS` at a time. The first seed is `PMNET_TEST_SEED`.
 #[test]
 #[ignore = "as many as are asked for: see docs/internals/histories.md"]
 fn many_runs() {
@@ -129,13 +129,13 @@ fn a_cut_is_in_one_direction_and_ends() {
     assert_eq!(call(&["SET", "k", "1"]), ok);
     assert_eq!(call(&["GET", "k"]), crate::support::bulk("1"));
 
-    // A cut between device and server: writes are acknowledged, and reads are answered from the
-    // device's log. A command that only the server can execute is not answered.
+    // The path between device and server is cut. Writes are still acknowledged, and reads are
+    // answered from the device's log. A command that only the server can execute gets no answer.
     for (from, to) in [(head, server), (server, head)] {
         assert!(fleet.cut(from, to).unwrap());
         assert!(!fleet.cut(from, to).unwrap(), "cut already");
-        // If a client's read took so long that it went to the server as well, this client must wait
-        // for the server; another client need not.
+        // If a read took so long that it was also sent to the server, the client of the read must
+        // wait for the server. Other clients need not wait.
         crate::support::eventually("a read out of the log", crate::support::CALL_MAX, || {
             let mut other = Client::connect(fleet.endpoint(), crate::support::CALL_MAX).unwrap();
             let set = other.call(&["SET", "k", "2"]).unwrap();
@@ -143,12 +143,12 @@ fn a_cut_is_in_one_direction_and_ends() {
         });
         assert!(matches!(call(&["INCR", "n"]), Reply::Error(_)));
         fleet.heal(from, to).unwrap();
-        // Until this INCR has an outcome, the session reads at the server.
+        // Until the outcome of this INCR is known, the session's reads go to the server.
         crate::support::eventually("service", crate::support::CALL_MAX, || {
             matches!(call(&["INCR", "n"]), Reply::Integer(_))
         });
     }
-    // A cut between front and device, in either direction: the outcome is unknown.
+    // The path between front and device is cut in one direction: the outcome is unknown.
     for (from, to) in [(front, head), (head, front)] {
         fleet.cut(from, to).unwrap();
         let Reply::Error(text) = call(&["SET", "k", "3"]) else {

@@ -1,6 +1,5 @@
-//! A Redis that is restarted, or moves to another address, while no client uses it. A front accepts
-//! no client while it finds another Redis than the server's. The server therefore gets no work that
-//! would show it the change.
+//! A Redis is restarted, or moves to another address, while no client uses it. A front accepts no client while the
+//! front finds another Redis than the server's. So the server gets no work that would show it the change.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -14,12 +13,12 @@ use crate::support::{bulk, connect, launch, ok};
 
 /// Time within which a new client must be served.
 const SERVED_MAX: Duration = Duration::from_secs(8);
-/// Time after which no request is under way or sent any more.
+/// Time after which no request is outstanding, and none is sent again.
 const IDLE: Duration = Duration::from_secs(2);
 /// The host name of Redis in the server's configuration.
 const NAME: &str = "redis.pmnet.test";
 
-/// Starts a front whose clients are users of Redis. The front accepts only clients about whom it can ask this Redis.
+/// Starts a front whose clients log in as users of Redis. The front must ask this Redis before it accepts a client.
 fn front(cluster: &Cluster) -> (Process, SocketAddr) {
     let listen = SocketAddr::from(([127, 0, 0, 1], free_port().unwrap()));
     let (at, via) = (listen.to_string(), cluster.head().unwrap().to_string());
@@ -29,7 +28,7 @@ fn front(cluster: &Cluster) -> (Process, SocketAddr) {
     (front, listen)
 }
 
-/// Checks that a new client is served, and finds the earlier data.
+/// Checks that a new client is served, and that it finds the earlier data.
 fn is_served(front: &Process, at: SocketAddr) {
     let begun = Instant::now();
     loop {
@@ -63,7 +62,7 @@ fn an_idle_redis_is_restarted_and_a_new_client_is_let_in() {
     is_served(&front, at);
 }
 
-/// Starts a server in a mount namespace in which this hosts file resolves [`NAME`].
+/// Starts a server in a mount namespace in which the name [`NAME`] is resolved with this hosts file.
 fn server_with_names(cluster: &Cluster, hosts: &std::path::Path) -> Option<Process> {
     let redis = cluster.redis().unwrap();
     let listen = cluster.server().unwrap().to_string();
@@ -92,7 +91,7 @@ fn server_with_names(cluster: &Cluster, hosts: &std::path::Path) -> Option<Proce
 
 #[test]
 fn an_idle_redis_moves_behind_its_name_and_a_new_client_is_let_in() {
-    // The test starts the server by hand, without its key.
+    // The test starts the server by itself, without a key.
     let topology = Topology::new(StoreKind::Redis, 1, Medium::Dram).unkeyed();
     let Some(mut cluster) = common::start("idle-moves", topology) else {
         return;

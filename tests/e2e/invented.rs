@@ -1,5 +1,5 @@
-//! Commands that pmnet does not know, from a module of the tests (`tests/shared/invented.c`), with
-//! real processes: pmnet treats each of them by Redis's description of it.
+//! Commands that pmnet does not know, from a test module (`tests/shared/invented.c`), with real processes. pmnet must
+//! handle each of them according to Redis's description of the command.
 
 #[path = "../shared/module.rs"]
 mod module;
@@ -57,7 +57,7 @@ fn each_is_handled_by_what_redis_says_of_it() {
     let commands: Vec<&[&str]> = lines.iter().map(|line| &line[..]).collect();
     let replies: Vec<Answer> = Caller::new(cluster.endpoint().unwrap()).exchange(&commands);
     assert_eq!(replies, [2, 5, 6].map(|n| Answer::Reply(Reply::Integer(n))));
-    // A command that changes the state of its connection.
+    // `inv.prepare` changes the state of its connection.
     assert_eq!(client.call(&["inv.prepare", "mine"]).unwrap(), ok());
     assert_eq!(other.call(&["inv.prepare", "yours"]).unwrap(), ok());
     assert_eq!(client.call(&["inv.put", "k1"]).unwrap(), ok());
@@ -68,8 +68,8 @@ fn each_is_handled_by_what_redis_says_of_it() {
     );
     let nobodys = error(front(&cluster).call(&["inv.put", "k3"]).unwrap());
     assert_eq!(nobodys, "ERR nothing is prepared on this connection");
-    // A command that removes keys without naming them could remove pmnet's records. Such a command is refused alone, in
-    // a transaction, after WATCH, and in a script.
+    // A command that removes keys without naming them could remove pmnet's records. So `inv.wipe` must be refused:
+    // alone, in a transaction, after WATCH, and in a script.
     let mut third = front(&cluster);
     let refused = |text: String| assert!(text.contains("does not name"), "{text}");
     refused(error(third.call(&["inv.wipe", "pmnet"]).unwrap()));
@@ -90,7 +90,7 @@ fn each_is_handled_by_what_redis_says_of_it() {
     cluster.stop().unwrap();
 }
 
-/// The commands run between MULTI and EXEC, those of several clients in one transaction.
+/// The server runs these commands inside MULTI and EXEC. One transaction can have commands of several clients.
 #[test]
 fn invented_writes_take_effect_once_while_processes_are_killed() {
     let seed = seed();

@@ -1,6 +1,6 @@
-//! A chain that heals: devices are lost for good under load, and spares, or the same devices after
-//! a repair, join a chain that holds data. Devices are later lost in turn, so that an entry that a
-//! joined device lacks would be noticed.
+//! A chain is repaired: devices are lost for good under load, and spares, or the same devices after a repair, join a
+//! chain that holds data. Later the older devices are lost, one after the other. So a missing entry in a device that
+//! joined would be noticed.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use pmnet_lab::resp::Reply;
 use crate::common;
 use crate::support::{front, launch, ok, seed};
 
-/// Returns a plan of load for this time, during which these devices are replaced.
+/// Returns a plan with load for `seconds` seconds. The devices of `replacements` are replaced during the load.
 fn plan(seconds: u64, replacements: Vec<Replacement>, seed: u64) -> ChaosPlan {
     ChaosPlan {
         duration: Duration::from_secs(seconds),
@@ -32,7 +32,7 @@ fn plan(seconds: u64, replacements: Vec<Replacement>, seed: u64) -> ChaosPlan {
     }
 }
 
-/// Loses and replaces devices of a chain under load; then loses all devices except the last device that joined.
+/// Loses and replaces devices of a chain under load. Then loses all devices except the one that joined last.
 fn heal(name: &str, devices: usize, medium: Medium, seconds: u64, replacements: Vec<Replacement>) {
     let seed = seed();
     let topology = Topology::new(StoreKind::Redis, devices, medium);
@@ -101,8 +101,8 @@ fn random_devices_are_replaced_one_after_the_other() {
     }
 }
 
-/// One device becomes two, with writes before and after; then the first device is lost. All writes
-/// must be in Redis.
+/// A chain of one device gets a second device, with writes before and after. Then the first device is lost. Redis must
+/// have all writes.
 #[test]
 fn one_becomes_two_and_the_first_is_lost() {
     let topology = Topology::new(StoreKind::Redis, 1, Medium::Dram);
@@ -129,10 +129,11 @@ fn one_becomes_two_and_the_first_is_lost() {
     }
 }
 
-/// Mistakes of an operator: each is refused, or waits, with a message, and the chain goes on.
+/// Mistakes of an operator. After each mistake, the process refuses or waits, with a message, and the chain must
+/// continue.
 #[test]
 fn what_may_not_join_says_why() {
-    // Some of these devices have a next hop whose id they do not know.
+    // Some of these devices do not know the id of their next hop, so the chain has no keys.
     let topology = Topology::new(StoreKind::Packet, 1, Medium::Dram).unkeyed();
     let Some(mut cluster) = common::start("joining-wrong", topology) else {
         return;

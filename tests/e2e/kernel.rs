@@ -1,5 +1,5 @@
-//! The device in the kernel, with real processes in namespaces. The device acknowledges while its process is dead, and
-//! kills of any process lose, repeat or reorder no update (`docs/spec/protocol.md` §10).
+//! The device in the kernel, with real processes in namespaces. The device must acknowledge while its process is dead,
+//! and no kill of a process may lose, repeat or reorder an update (`docs/spec/protocol.md` §10).
 
 mod begin;
 mod beside;
@@ -41,7 +41,7 @@ fn load(seconds: u64, value_bytes: usize) -> Load {
     }
 }
 
-/// Checks that the new process reports that it took over the state in the kernel.
+/// Checks that the new process reports that it took over the device in the kernel.
 fn took_over(world: &mut World) {
     let said = world.process("device").stderr();
     assert!(said.contains("took over the log in the kernel"), "{said}");
@@ -61,7 +61,7 @@ fn acknowledged_while_no_process_lives() {
         // The device also acknowledges without a server.
         world.kill("server");
         writer.sets(200, 1);
-        // The kernel does not open sessions, so a new session gets no promise.
+        // The kernel cannot open sessions, so updates of a new session are not acknowledged.
         let mut other = world.session(Duration::from_millis(300));
         other.set().unwrap_err();
         world.process("server").relaunch().unwrap();
@@ -89,7 +89,7 @@ fn killed_every_second() {
 }
 
 /// Sessions that open and end make the process hold the fast path again and again. The test kills the process at random
-/// moments of this work, also before the process serves.
+/// moments of this work, even before the process serves.
 #[test]
 fn killed_while_sessions_come_and_go() {
     let Some(mut world) = World::start(Plan::new(Place::Nic)) else {
@@ -132,8 +132,8 @@ fn killed_while_sessions_come_and_go() {
     }
 }
 
-/// Opens sessions, sets some keys in each, and ends some of them. Returns the acknowledged keys,
-/// and the number of other calls.
+/// Opens sessions, sets some keys in each, and ends some of the sessions. Returns the acknowledged keys, and the number
+/// of other calls.
 fn come_and_go(network: &Network, head: SocketAddr, ended: &AtomicBool) -> (Vec<Writer>, u32) {
     network.enter("client1").unwrap();
     let (mut writers, mut unknown) = (Vec::new(), 0);
@@ -172,7 +172,7 @@ fn server_and_database_killed_too() {
     assert!(kills >= 2, "{kills} kills");
 }
 
-/// Clients send to the server, and do not know that a device answers on the path.
+/// Clients send to the address of the server, and do not know that a device on the path answers.
 #[test]
 fn a_switch_speaks_for_the_server_behind_it() {
     let Some(mut world) = World::start(Plan::new(Place::Switch)) else {
@@ -210,7 +210,7 @@ fn the_server_reads_the_log_where_it_lies() {
         kills += 1;
     });
     assert!(kills >= 3, "{kills} kills");
-    // Entries that were acknowledged while the server was stopped reach it when it is back.
+    // Entries that were acknowledged while the server was stopped must reach the server afterwards.
     world.stop("server");
     writer.sets(1_000, 1);
     world.restart("server");
@@ -235,7 +235,7 @@ fn a_chain_of_two() {
             kills += 1;
         });
         assert!(kills >= 2, "{kills} kills");
-        // A promise needs both devices: without the second device no update is acknowledged.
+        // An acknowledgement needs both devices. Without the second device no update may be acknowledged.
         world.kill("follower");
         let mut hasty = world.session(Duration::from_millis(300));
         hasty.set().unwrap_err();
@@ -245,7 +245,7 @@ fn a_chain_of_two() {
     }
 }
 
-/// Entries go down the chain and confirmations come back in the kernel, while processes die.
+/// The kernels pass entries down the chain, and confirmations back, while processes die.
 #[test]
 fn a_chain_in_the_kernel() {
     for (place, followers, ipv6) in [
@@ -263,7 +263,7 @@ fn a_chain_in_the_kernel() {
         let copies = u8::try_from(followers).unwrap() + 1;
         let mut writer = world.session(CALL_MAX);
         writer.sets(200, copies);
-        // The processes of all devices are dead, and the chain goes on.
+        // The processes of all devices are dead, and the chain must continue.
         let names = &["device", "follower", "follower2"][..=followers];
         for name in names {
             world.kill(name);
@@ -295,7 +295,7 @@ fn a_chain_in_the_kernel() {
     }
 }
 
-/// A process that comes back finds the other processes in any state, and all of them serve again.
+/// A process that is started again finds the other processes in any state. In the end all processes must serve.
 #[test]
 fn a_chain_of_two_killed_at_any_moment() {
     for in_kernel in [false, true] {
@@ -345,16 +345,16 @@ fn a_full_log() {
     first.sets(10, 1);
     world.check(&first);
     world.kill("server");
-    // The device acknowledges as many updates as the log can hold, and no more.
+    // The device must acknowledge exactly as many updates as the log can hold.
     let full = (0..1_000).find(|_| first.set().is_err());
     assert!(full.is_some_and(|count| count > 100), "{full:?}");
-    // A waiting call ends by itself when the server is back.
+    // A call that waits must end by itself when the server is back.
     let mut writer = world.session(CALL_MAX);
     let waiting = std::thread::spawn(move || {
         let copies: Vec<u8> = (0..600).map(|_| writer.set().unwrap()).collect();
         (writer, copies)
     });
-    // A device that starts with a full log keeps every promise.
+    // A device that starts with a full log must keep all acknowledged updates.
     world.kill("device");
     world.process("device").relaunch().unwrap();
     std::thread::sleep(Duration::from_millis(500));
@@ -372,7 +372,7 @@ fn a_full_log() {
     world.check(&writer);
 }
 
-/// The long form, run by `make kernel`.
+/// The long form of this test, which `make kernel` runs.
 #[test]
 #[ignore = "a minute: make kernel"]
 fn many_clients_for_a_minute() {

@@ -1,5 +1,5 @@
-//! Keys: no client or device without the right key is served, and all keys can be changed while all
-//! processes run.
+//! Keys: a client or a device without the right key must not be served. All keys must be
+//! replaceable while all processes run.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -17,7 +17,7 @@ use rustix::process::Signal;
 use crate::common::{binaries, pmnet, start};
 use crate::support::{Answer, Caller, bulk, eventually, ok};
 
-/// Time within which a process must have read its file again, or have reported an error.
+/// Time within which a process must have read its file again, or must have reported an error.
 const RELOAD_MAX: Duration = Duration::from_secs(10);
 /// Duration of the load before and after each step.
 const PAUSE: Duration = Duration::from_millis(400);
@@ -42,7 +42,7 @@ fn of(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Replaces a file, and lets the processes read it again.
+/// Replaces a file, and makes the processes read it again.
 fn replace(cluster: &mut Cluster, roles: &[Role], file: &Path, by: &Path) {
     let beside = file.with_extension("next");
     std::fs::copy(by, &beside).unwrap();
@@ -67,8 +67,8 @@ fn reload(cluster: &mut Cluster, roles: &[Role], says: &str) {
     }
 }
 
-/// Runs a client that counts until it is told to end; each call must succeed. Returns the number of
-/// its calls.
+/// Runs a client that counts until it is told to end. Each call must succeed. Returns the number of
+/// calls.
 fn count(address: SocketAddr, client: usize, done: &AtomicBool) -> u64 {
     let mut caller = Caller::new(address);
     let (key, counter) = (format!("key:{client}"), format!("counter:{client}"));
@@ -91,7 +91,7 @@ fn count(address: SocketAddr, client: usize, done: &AtomicBool) -> u64 {
     calls
 }
 
-/// Ends the clients, also if the test fails.
+/// When this value is dropped, even by a failed test, the clients end.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -150,7 +150,7 @@ fn all_keys_are_changed_under_load_and_no_call_fails() {
         }
         replace(&mut cluster, &[Role::Front], &keys.front, &front);
         std::thread::sleep(PAUSE);
-        // An invalid file changes nothing.
+        // An invalid file must change nothing.
         let open = std::fs::Permissions::from_mode(0o644);
         std::fs::set_permissions(&keys.front, open).unwrap();
         reload(&mut cluster, &[Role::Front], "PM6033 key file");
@@ -158,7 +158,7 @@ fn all_keys_are_changed_under_load_and_no_call_fails() {
         std::fs::set_permissions(&keys.front, std::fs::Permissions::from_mode(0o600)).unwrap();
         replace(&mut cluster, &inner, &keys.cluster, &next);
         std::thread::sleep(PAUSE);
-        // A process that starts now knows only the new key.
+        // A process that is started now knows only the new key.
         for role in inner {
             cluster.kill(role).unwrap();
             cluster.restart(role).unwrap();
@@ -171,13 +171,13 @@ fn all_keys_are_changed_under_load_and_no_call_fails() {
         }
     });
 
-    // The former key now counts as the key of another cluster.
+    // The old key now counts as the key of another cluster.
     std::fs::copy(&old_front, file("late.key")).unwrap();
     refused_by_the_devices(&cluster, &file("late.key"));
     assert_eq!(cluster.stop().unwrap(), Vec::<String>::new());
 }
 
-/// A front with this key starts, and its calls fail.
+/// Starts a front with this key. The front must start, and its calls must fail.
 fn refused_by_the_devices(cluster: &Cluster, key: &Path) {
     let listen = SocketAddr::from(([127, 0, 0, 1], free_port().unwrap()));
     let (at, via) = (listen.to_string(), cluster.head().unwrap().to_string());
@@ -203,8 +203,8 @@ fn refused_by_the_devices(cluster: &Cluster, key: &Path) {
     let mut front = Process::start(spec, cluster.folder(), RELOAD_MAX).unwrap();
     let answer = Caller::new(listen).call(&["SET", "late", "1"]);
     assert!(!matches!(answer, Answer::Reply(_)), "{answer:?}");
-    // Both the front, which gets no answers, and the device, which does not know the front's key,
-    // report the cause.
+    // The front gets no answers, and the device does not know the front's key. Front and device
+    // must both report the cause.
     eventually("the front says what to look at", RELOAD_MAX, || {
         front.stderr().contains("PM3213 no device has answered")
     });
@@ -227,7 +227,7 @@ fn a_front_is_refused_under_load_and_another_one_goes_on() {
     let endpoint = cluster.endpoint().unwrap();
     let mut caller = Caller::new(endpoint);
     assert_eq!(caller.call(&["SET", "a", "1"]), Answer::Reply(ok()));
-    // The front gets another id, then the first id is refused.
+    // First the front gets another id. Then the first id is refused.
     let other = cluster.folder().join("front-2.key");
     key(&["front", "front-2", "--of", of(&keys.cluster), of(&other)]);
     replace(&mut cluster, &[Role::Front], &keys.front, &other);
@@ -244,7 +244,7 @@ fn a_front_is_refused_under_load_and_another_one_goes_on() {
     assert_eq!(cluster.stop().unwrap(), Vec::<String>::new());
 }
 
-/// The process ends with exit code 2 and a message.
+/// With an unusable key, a process must end with exit code 2 and a message.
 #[test]
 fn keys_that_cannot_be_used_are_refused_at_the_start() {
     let folder = crate::common::folder().join(format!("keys-bad-{}", std::process::id()));
@@ -296,7 +296,7 @@ fn keys_that_cannot_be_used_are_refused_at_the_start() {
         assert_eq!(done.status.code(), Some(2), "{}", text(&done));
         assert!(text(&done).contains(says), "{}", text(&done));
     }
-    // Without keys a process starts only on an address that no stranger can reach.
+    // Without keys, a process may start only on an address that no other machine can reach.
     let everywhere = ["server", "--listen", "0.0.0.0:51990", "--store", "null:"];
     let elsewhere = [
         "redis",
@@ -314,7 +314,7 @@ fn keys_that_cannot_be_used_are_refused_at_the_start() {
             "{said}"
         );
     }
-    // The command overwrites no file, and shows a key only on request.
+    // The command must not overwrite a file. The command shows a key only if a flag demands it.
     let again = run(&["key", "new", of(&cluster)]);
     assert!(
         text(&again).contains("never overwritten"),

@@ -1,5 +1,5 @@
-//! kill -9 of every process under load with a real Redis: no acknowledged write may be lost,
-//! applied twice or out of order (`docs/spec/protocol.md` §10).
+//! Every process is killed (kill -9) under load, with a real Redis. No acknowledged write may be
+//! lost, applied twice or applied out of order (`docs/spec/protocol.md` §10).
 
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
@@ -42,7 +42,7 @@ fn suffer(cluster: &mut Cluster, plan: &ChaosPlan) -> ChaosReport {
         "the load hardly got through: {}",
         report.verdict
     );
-    // Every call ends by its deadline, plus one tick.
+    // Every call must end at its deadline, plus one tick.
     assert!(
         report.summary.latency.max_us < plan.deadline.as_secs_f64() * 1e6 + 200_000.0,
         "{:?}",
@@ -51,13 +51,13 @@ fn suffer(cluster: &mut Cluster, plan: &ChaosPlan) -> ChaosReport {
     report
 }
 
-/// Returns the smallest number of kills of a process.
+/// Returns the number of kills of the process that was killed least often.
 fn least(report: &ChaosReport) -> u32 {
     let counts = report.kills.iter().map(|(_, count)| *count);
     counts.min().unwrap_or(0)
 }
 
-/// Kills all processes in turn until each was killed often enough.
+/// Kills all processes in turn, until each was killed [`KILLS`] times.
 fn kill_all(name: &str, medium: Medium) {
     let Some(mut cluster) = common::start(name, Topology::new(StoreKind::Redis, 1, medium)) else {
         return;
@@ -68,7 +68,7 @@ fn kill_all(name: &str, medium: Medium) {
     for round in 0..20 {
         let mut plan = plan(23, victims.clone());
         plan.seed += round;
-        // Every second round has values of several packets.
+        // In every second round, values need several packets.
         plan.value_bytes = if round % 2 == 1 { 5_000 } else { 0 };
         let report = suffer(&mut cluster, &plan);
         kills += least(&report);
@@ -105,7 +105,7 @@ fn every_process_with_a_log_on_a_file() {
     );
 }
 
-/// `pmnet run`: server, device and front die together, which separate processes do not.
+/// `pmnet run`: server, device and front die together. Separate processes never do.
 #[test]
 fn all_roles_in_one_process_with_kills() {
     for medium in [Medium::Dram, Medium::File] {
@@ -176,7 +176,7 @@ fn the_packet_store_with_kills() {
 }
 
 /// Returns the number of records in the last device's region that lie in the packets in which they
-/// arrived. The device must not run.
+/// arrived. The device must not be running.
 fn records_in_packets(cluster: &Cluster) -> u64 {
     let shown = Command::new(common::pmnet())
         .args(["store", "stat", "--json"])
@@ -188,8 +188,8 @@ fn records_in_packets(cluster: &Cluster) -> u64 {
     shown["records_in_packets"].as_u64().unwrap()
 }
 
-/// The last device of the chain is also the server: one process, whose packets are the store's
-/// records.
+/// The last device of the chain is also the server. In this one process, received packets become
+/// the store's records.
 fn store_device_with_kills(name: &str, devices: usize, medium: Medium) {
     let topology = Topology::new(StoreKind::Region, devices, medium);
     let Some(mut cluster) = common::start(name, topology) else {
@@ -198,11 +198,11 @@ fn store_device_with_kills(name: &str, devices: usize, medium: Medium) {
     let mut victims: Vec<Role> = (0..devices).map(Role::Device).collect();
     victims.push(Role::Front);
     let mut kills = 0;
-    // On a busy disk each start of the process with the region takes a while.
+    // On a busy disk, each start of the process with the region takes long.
     for round in 0..4 {
         let mut plan = plan(8, victims.clone());
         plan.seed += round;
-        // The value is too long to be copied, and fits into one packet.
+        // A value of this length is too long to be copied, and fits into one packet.
         plan.value_bytes = 900;
         kills += least(&suffer(&mut cluster, &plan));
         if kills >= 4 {

@@ -1,5 +1,5 @@
-//! Users, passwords and TLS, as an operator sets them up: programs of others log in, and a user
-//! without the right to write cannot write.
+//! Users, passwords and TLS, as an operator sets them up. Programs of others must be able to log
+//! in, and a user without the right to write must not be able to write.
 
 #[path = "../shared/certificates.rs"]
 mod certificates;
@@ -17,11 +17,11 @@ use crate::clients::{repository, run, set_up};
 use crate::common;
 use crate::support::{connect, eventually, launch, ok};
 
-/// Longest wait for a front.
+/// Longest wait until a front serves.
 const READY: Duration = Duration::from_secs(20);
 
-/// A cluster, and a front with TLS and two users: `bob`, who may do everything, and `reader`, who
-/// may not set.
+/// A cluster, and a front with TLS and two users: `bob` may do everything, and `reader` may not use
+/// SET.
 struct Stand {
     cluster: Cluster,
     files: Files,
@@ -97,11 +97,11 @@ fn redis_cli_logs_in() {
         ask("reader", &["SET", "forbidden", "x"]),
         "NOPERM this user has no permissions to run the 'set' command"
     );
-    // The command is executed after all acknowledged updates.
+    // The server executes the command after all acknowledged updates.
     assert_eq!(ask("bob", &["INCR", "n"]), "1");
     assert_eq!(ask("bob", &["DBSIZE"]), "2");
     assert_eq!(ask("bob", &["ACL", "WHOAMI"]), "bob");
-    // From a client that has not logged in, the front takes only commands that need no login.
+    // From a client that has not logged in, the front accepts only the commands that need no login.
     assert_eq!(
         run(&program, &[&fixed[..], &["GET", "k"]].concat()).trim(),
         "v"
@@ -144,7 +144,8 @@ fn node_logs_in() {
     program(&stand, &node, "tests/programs/ioredis.js", "ioredis");
 }
 
-/// Runs a program with this library: all operations of an application, as user bob and with TLS.
+/// Runs a program with this client library. The program makes all operations of an application, as
+/// user bob and with TLS.
 fn program(stand: &Stand, interpreter: &Path, script: &str, library: &str) {
     if !interpreter.is_file() {
         return common::skip(&format!("{library} is not installed (make setup)"));
@@ -165,14 +166,14 @@ fn a_front_for_others_wants_to_know_for_whom() {
     assert!(text.contains("say who may: --users-of-redis"), "{text}");
 }
 
-/// Copies the certificate and the key of this name to the paths that a front reads.
+/// Copies the certificate and the key with this name to the paths that a front reads.
 fn put(files: &Files, from: &str, to: &str) {
     let (from, to) = (files.pair(from), files.pair(to));
     std::fs::copy(from.0, to.0).unwrap();
     std::fs::copy(from.1, to.1).unwrap();
 }
 
-/// Sends SIGHUP, and waits for this line in the log.
+/// Sends SIGHUP, and waits until the log has this line.
 fn reload(front: &Process, line: &str) {
     let count = || front.stderr().matches(line).count();
     let before = count();
@@ -207,8 +208,8 @@ fn a_certificate_is_exchanged_under_load_and_no_command_fails() {
             .spawn()
             .unwrap()
     };
-    // One load uses lasting connections, one a new connection for each command. The load ends at
-    // the first error.
+    // The first load uses lasting connections. The second load makes a new connection for each
+    // command. A load ends at its first error.
     let mut loads = [load("1"), load("0")];
     let mut exchanged = 0;
     while loads
@@ -245,7 +246,8 @@ fn a_certificate_is_exchanged_under_load_and_no_command_fails() {
     put(&stand.files, "stranger", "server");
     reload(&stand.front, "PM6031 SIGHUP");
     assert!(ask("other.pem") && !ask("ca.pem"), "the new one is shown");
-    // A certificate with another key, and an invalid certificate: the present one stays.
+    // Neither a certificate with another key nor an invalid certificate replaces the present
+    // certificate.
     let (certificate, key) = stand.files.pair("server");
     std::fs::copy(stand.files.pair("client").1, key).unwrap();
     reload(

@@ -1,6 +1,6 @@
-//! End-to-end tests with real processes. Each subject has a module, and all modules are in one binary (linking takes
-//! most of the time). Run them with `--test-threads=1`: they share a machine of two cores, and some of them check
-//! times.
+//! End-to-end tests with real processes. Each subject has a module. All modules are in one binary, because linking
+//! takes most of the build time. Run the tests with `--test-threads=1`: they share a machine with two cores, and some
+//! of them check times.
 
 mod common;
 mod support;

@@ -1,4 +1,5 @@
-//! The memcached front: its answers beside those of a real memcached, and nothing lost or done twice while processes are killed.
+//! The memcached front. The front's answers are compared with those of a real memcached. While processes are killed,
+//! nothing may be lost or done twice.
 
 #[path = "../shared/memcached.rs"]
 mod shared;
@@ -24,7 +25,7 @@ const WORKERS: usize = 4;
 const LOAD: Duration = Duration::from_secs(15);
 const KILL_INTERVAL: Duration = Duration::from_millis(400);
 
-/// A cluster, and a memcached front before it.
+/// A cluster with a memcached front.
 struct Fronted {
     // The front is dropped first.
     front: Process,
@@ -115,17 +116,17 @@ fn in_a_region_the_answers_are_those_of_memcached() {
     beside_memcached("memcached-region", StoreKind::Region);
 }
 
-/// The knowledge of a worker afterwards.
+/// What a worker knows at its end.
 #[derive(Default)]
 struct Seen {
-    /// The last value that was acknowledged for each key, and the values sent since whose outcome is unknown.
+    /// For each key: the last acknowledged value, and the later values with unknown outcome.
     values: BTreeMap<String, (Option<u64>, Vec<u64>)>,
-    /// Counts that were answered, and counts that may have happened.
+    /// For each counter: the increments that were answered, and those that may have happened.
     counts: Vec<u64>,
     unknown: u64,
 }
 
-/// Sets, reads and counts until the time is up.
+/// Sets, reads and counts until `ended` is set.
 fn work(worker: usize, address: SocketAddr, ended: &AtomicBool) -> Seen {
     let mut caller = Caller::connect(address);
     let mut seen = Seen::default();
@@ -172,7 +173,7 @@ fn work(worker: usize, address: SocketAddr, ended: &AtomicBool) -> Seen {
     seen
 }
 
-/// The number in the answer to `get`.
+/// Returns the number in the answer to `get`.
 fn value(answer: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(answer).unwrap();
     let mut lines = text.split("\r\n");
@@ -268,7 +269,7 @@ fn over_a_packet_store_nothing_is_lost_or_done_twice() {
     under_kills("memcached-kills-packet", StoreKind::Packet, &victims);
 }
 
-/// A request over UDP, and the text of its answer.
+/// Sends a request over UDP. Returns the text of the answer.
 fn ask(socket: &UdpSocket, to: SocketAddr, header: [u8; 8], text: &[u8]) -> Option<Vec<u8>> {
     socket.send_to(&[&header, text].concat(), to).unwrap();
     let (mut answer, mut wanted) = (BTreeMap::new(), 1);
@@ -319,7 +320,7 @@ fn requests_over_udp_are_one_datagram() {
         refused,
         b"SERVER_ERROR multi-packet request not supported\r\n"
     );
-    // Half a command, an unknown command, and bytes without a frame are dropped.
+    // An incomplete command, an unknown command, and bytes without a frame header must be dropped.
     socket
         .set_read_timeout(Some(Duration::from_millis(300)))
         .unwrap();
@@ -333,7 +334,7 @@ fn requests_over_udp_are_one_datagram() {
     assert!(stats.contains("STAT datagrams_dropped 4\r\n"), "{stats}");
 }
 
-/// pymemcache and pylibmc are told the same as by a memcached.
+/// pymemcache and pylibmc must get the same results as from a memcached.
 #[test]
 fn clients_for_python_are_told_what_memcached_tells_them() {
     clients::set_up("python");

@@ -18,7 +18,7 @@ fn fails(args: &[&str]) -> String {
 }
 
 fn run(args: &[&str]) -> Output {
-    // timeout(1) ends a process that serves although it should refuse.
+    // If a process serves although it should refuse, timeout(1) ends it.
     Command::new("timeout")
         .arg("20")
         .arg(common::pmnet())
@@ -36,7 +36,7 @@ fn mistakes_of_an_operator_get_a_sentence() {
     let taken = taken.local_addr().unwrap().to_string();
     let free = format!("127.0.0.1:{}", free_port().unwrap());
 
-    // The server waits 10 seconds for the port.
+    // The server waits 10 seconds for the port to become free.
     let text = fails(&["server", "--listen", &taken, "--store", "null:"]);
     let owner = format!("process {} (", std::process::id());
     assert!(
@@ -52,7 +52,7 @@ fn mistakes_of_an_operator_get_a_sentence() {
     ]);
     assert!(text.contains("this device itself"), "{text}");
 
-    // Files that are no logs, or logs of another device.
+    // Files that are not logs, or are logs of another device.
     let next = format!("127.0.0.1:{}", free_port().unwrap());
     let device = |log: &str, more: &[&str]| {
         let base = [
@@ -70,7 +70,7 @@ fn mistakes_of_an_operator_get_a_sentence() {
         "it was not touched"
     );
     let log = path("log");
-    // Without a server the device waits until it is ended; by then it has made the log.
+    // Without a server, the device waits until it is ended. By then the device has made the log.
     let text = device(&log, &["--entries", "256", "--frame-bytes", "65536"]);
     assert!(text.contains("made a new log"), "{text}");
     let text = device(&log, &["--id", "7"]);
@@ -89,8 +89,8 @@ fn mistakes_of_an_operator_get_a_sentence() {
     let text = device(&log, &[]);
     assert!(text.contains("truncated"), "{text}");
     assert!(!run(&["log", "verify", &log]).status.success());
-    // The process that made the file was killed before it had written anything. A file of another
-    // size would belong to another program.
+    // The process that made the file was killed before it had written anything, so the file has
+    // only zeros. A file of another size belongs to another program.
     let blank = path("blank");
     std::fs::write(&blank, vec![0; whole.len()]).unwrap();
     let text = device(&blank, &["--entries", "512", "--frame-bytes", "65536"]);
@@ -130,9 +130,9 @@ fn a_chain_counts_its_copies_and_sigterm_ends_it_in_good_order() {
     assert_eq!(cluster.stop().unwrap(), Vec::<String>::new());
 }
 
-/// An operator sets a password, then a limit, on Redis itself. Updates that are acknowledged
-/// meanwhile wait in the device, and the server waits with them. Once the server ended, or tried
-/// for ever without reporting a reason.
+/// While pmnet runs, an operator sets a password on Redis itself, and then a memory limit. Updates
+/// that are acknowledged meanwhile must wait in the device, and the server must wait too.
+/// Regression test: the server ended, or tried for ever without reporting a reason.
 #[test]
 fn a_redis_that_is_put_wrong_while_it_serves_is_waited_for() {
     let topology = Topology::new(StoreKind::Redis, 1, Medium::Dram);
@@ -144,7 +144,7 @@ fn a_redis_that_is_put_wrong_while_it_serves_is_waited_for() {
         Answer::Refused(text) => assert!(text.contains("rest on this setting"), "{text}"),
         other => panic!("{other:?}"),
     };
-    // The front passes none of these settings on, alone or while keys are watched.
+    // The front must refuse each of these settings, alone and while keys are watched.
     for setting in [
         ["requirepass", "x"],
         ["proto-max-bulk-len", "1mb"],
@@ -169,7 +169,7 @@ fn a_redis_that_is_put_wrong_while_it_serves_is_waited_for() {
     ] {
         let set = direct.call(&["CONFIG", "SET", setting, bad]).unwrap();
         assert_eq!(set, ok());
-        // The connection breaks, as after a fault of the network.
+        // The connection breaks, as after a network fault.
         direct
             .call(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"])
             .unwrap();
@@ -192,8 +192,8 @@ fn a_redis_that_is_put_wrong_while_it_serves_is_waited_for() {
     }
 }
 
-/// While the server stands still, only the devices have the acknowledged updates. A command that
-/// waits until they are applied reports this, and waits.
+/// While the server is stopped, only the devices have the acknowledged updates. A command that
+/// waits until they are applied must report this, and wait.
 #[test]
 fn a_drain_ends_when_the_database_has_what_was_acknowledged() {
     let topology = Topology::new(StoreKind::Redis, 2, Medium::Dram);
@@ -209,7 +209,7 @@ fn a_drain_ends_when_the_database_has_what_was_acknowledged() {
             .to_owned()
     };
     let key = cluster.keys().unwrap().front.display().to_string();
-    // The head need not be the first address.
+    // The head need not be the first of the addresses.
     let via = [listens(&mut cluster, 1), listens(&mut cluster, 0)].join(",");
     let drain = |more: &[&str]| {
         let said = run(&[&["ctl", "drain", "--via", &via, "--key", &key], more].concat());
@@ -240,7 +240,7 @@ fn a_drain_ends_when_the_database_has_what_was_acknowledged() {
         .unwrap()
         .signal(Signal::CONT)
         .unwrap();
-    // No device of another shard answers.
+    // No device of this other shard answers.
     let (code, out) = drain(&["--shard", "7", "--wait", "1"]);
     assert_eq!(code, Some(1), "{out}");
     let (code, out) = drain(&["--shard", "0", "--json"]);
@@ -260,8 +260,8 @@ fn a_drain_ends_when_the_database_has_what_was_acknowledged() {
     }
 }
 
-/// A bit of one value flips while no process runs. The value is named, never served, and given up
-/// only on the operator's order.
+/// A bit of one value flips while no process runs. The damaged value must be named, must never be
+/// served, and may be removed only on the operator's order.
 #[test]
 fn a_flipped_bit_in_a_packet_store_is_named_and_never_served() {
     let topology = Topology::new(StoreKind::Packet, 1, Medium::Dram);
@@ -276,7 +276,7 @@ fn a_flipped_bit_in_a_packet_store_is_named_and_never_served() {
         set(&mut client, &format!("k{number}"), "of no interest");
     }
     set(&mut client, "odd", "one-that-is-found-again");
-    // One member of a collection.
+    // A bit flips in one member of a collection.
     let members = ["element-0", "element-1", "element-2"];
     for (command, rest) in [
         ("RPUSH", members),
@@ -293,7 +293,7 @@ fn a_flipped_bit_in_a_packet_store_is_named_and_never_served() {
         };
         assert!(matches!(client.call(all), Answer::Reply(Reply::Integer(_))));
     }
-    // The read is answered when all earlier updates are in the store.
+    // The read is answered after the store has applied all earlier updates.
     assert_eq!(client.read(&["DBSIZE"]), Reply::Integer(55));
     let server = cluster.process(Role::Server).unwrap();
     assert!(server.stop().unwrap(), "it ends in good order");
@@ -331,7 +331,7 @@ fn a_flipped_bit_in_a_packet_store_is_named_and_never_served() {
     assert_eq!(other, Reply::Bulk(b"of no interest".to_vec()));
     let server = cluster.process(Role::Server).unwrap();
     assert!(server.stop().unwrap(), "it ends in good order");
-    // If bits of keys flip, a server does not even start.
+    // If bits of keys flip, the server must not start.
     let mut bytes = std::fs::read(&store).unwrap();
     let element = b"element-1";
     let places: Vec<usize> = (0..bytes.len() - element.len())
@@ -353,7 +353,7 @@ fn a_flipped_bit_in_a_packet_store_is_named_and_never_served() {
     set(&mut client, "odd", "again");
     let bulk = |text: &str| Reply::Bulk(text.as_bytes().to_vec());
     let left = Reply::Array(vec![bulk("element-0"), bulk("element-2")]);
-    // The remaining data is consistent.
+    // The remaining data must be consistent.
     assert_eq!(client.read(&["LRANGE", "by-RPUSH", "0", "-1"]), left);
     assert_eq!(client.read(&["LINDEX", "by-RPUSH", "1"]), bulk("element-2"));
     assert_eq!(client.read(&["SMEMBERS", "by-SADD"]), left);
@@ -366,7 +366,7 @@ fn a_flipped_bit_in_a_packet_store_is_named_and_never_served() {
     assert_eq!(client.read(&["ZRANGE", "by-ZADD", "0", "-1"]), member);
 }
 
-/// The shipped program has no means to switch a rule of the protocol off.
+/// The shipped program must have no means of switching off a rule of the protocol.
 #[test]
 fn in_the_product_every_rule_holds() {
     let output = run(&["--version"]);

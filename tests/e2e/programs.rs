@@ -1,5 +1,5 @@
-//! Other programs in place of the store: they pull batches from real devices, in Rust, Python and
-//! through libpmnet, and are killed.
+//! Programs in Rust, in Python and with libpmnet as the store. The programs take batches from real
+//! devices, and are killed.
 
 #[path = "programs/library.rs"]
 mod library;
@@ -26,7 +26,7 @@ fn place() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, free_port().unwrap()).into()
 }
 
-/// A chain of one device, whose server belongs to a test.
+/// A chain of one device. The server belongs to the test.
 struct Chain {
     device: Process,
     /// The address of the device.
@@ -37,7 +37,7 @@ struct Chain {
 }
 
 impl Chain {
-    /// The device waits until a server runs.
+    /// Starts the device, which waits until a server runs.
     fn launch(name: &str) -> Chain {
         let scratch = Scratch::new(common::folder(), name).unwrap();
         let (via, server) = (place(), place());

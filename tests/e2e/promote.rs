@@ -1,5 +1,5 @@
 //! `pmnet ctl promote` without Sentinels: a master hands over to its replica, and a lost master is
-//! replaced. `sentinel.rs` has the tests with Sentinels.
+//! replaced. The tests with Sentinels are in `sentinel.rs`.
 
 use std::net::SocketAddr;
 use std::process::{Command, Output, Stdio};
@@ -11,7 +11,7 @@ use crate::common;
 use crate::failover::{call, replica};
 use crate::support::{Answer, Caller, bulk, connect};
 
-/// Returns `pmnet ctl promote` with these arguments.
+/// Returns the command `pmnet ctl promote` with these arguments.
 pub fn promote(words: &[&str]) -> Command {
     let mut command = Command::new(common::pmnet());
     command.args(["ctl", "promote"]).args(words);
@@ -19,7 +19,7 @@ pub fn promote(words: &[&str]) -> Command {
     command
 }
 
-/// Returns its stdout and stderr, and checks its exit code.
+/// Checks the exit code of an output. Returns its stdout and stderr.
 pub fn said(output: &Output, code: i32) -> (String, String) {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
@@ -33,7 +33,8 @@ fn refused(words: &[&str]) -> String {
     said(&promote(words).output().unwrap(), 1).1
 }
 
-/// Promotes a replica, and starts the server at the new master as the output says.
+/// Promotes a replica. Then starts the server with the new master, as the output of the command
+/// says.
 fn moves(cluster: &mut Cluster, words: &[&str], to: SocketAddr) -> String {
     let asked = promote(words).args(["--wait", "60"]).spawn().unwrap();
     let server = cluster.process(Role::Server).unwrap();
@@ -48,7 +49,7 @@ fn moves(cluster: &mut Cluster, words: &[&str], to: SocketAddr) -> String {
 #[test]
 fn a_master_hands_over_and_one_that_is_gone_is_replaced() {
     let mut topology = Topology::new(StoreKind::Redis, 1, Medium::Dram);
-    // This deadline is longer than every fault, so that no call has an unknown outcome.
+    // The deadline is longer than every fault, so that no call has an unknown outcome.
     topology.front_args = vec!["--deadline-ms".into(), "60000".into()];
     let Some(mut cluster) = common::start("promote", topology) else {
         return;
@@ -62,7 +63,7 @@ fn a_master_hands_over_and_one_that_is_gone_is_replaced() {
     let (of_first, of_second) = (format!("redis://{first}"), format!("redis://{second}"));
     let (to_first, to_second) = (first.to_string(), second.to_string());
 
-    // A command that would lose data, or is a mistake, is refused and changes nothing.
+    // A command that would lose data, or is a mistake, must be refused and must change nothing.
     let store = ["--store", &of_first, "--to"];
     let words = |to: &'static str| [store[0], store[1], store[2], to];
     let text = refused(&[store[0], store[1], store[2], &to_first]);
@@ -98,7 +99,7 @@ fn a_master_hands_over_and_one_that_is_gone_is_replaced() {
     };
     assert_eq!(role[0], bulk("slave"));
 
-    // The new master is lost; only an operator knows that it does not come back.
+    // The new master is lost. Only an operator can know that this master will not come back.
     assert_eq!(call(&mut connect(second), "WAIT 1 5000"), Reply::Integer(1));
     process.kill().unwrap();
     let back = ["--store", &of_second, "--to", &to_first];

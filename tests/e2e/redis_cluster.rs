@@ -1,6 +1,6 @@
-//! A Redis Cluster as the store of three shards, each with a chain of three devices, and one front
-//! for all of them. One process of each kind is killed under load, and a slot moves
-//! (`docs/spec/sharding.md`, §5; `docs/use/sharding.md`).
+//! A Redis Cluster as the store of three shards. Each shard has a chain of three devices, and one front serves all of
+//! them. One process of each kind is killed under load, and a slot moves (`docs/spec/sharding.md`, §5;
+//! `docs/use/sharding.md`).
 
 mod nodes;
 
@@ -22,12 +22,12 @@ use nodes::{MASTERS, Nodes};
 
 /// Longest wait for a condition.
 const WAIT: Duration = Duration::from_secs(60);
-/// The first line of the front's file: all shards belong to one cluster.
+/// The first line of the front's map file. The line says that all shards belong to one Redis Cluster.
 const HEAD: &str = "cluster = true\n";
 /// The slot that moves from the first shard, and the prefix of all keys in it.
 const MOVES: u16 = 5061;
 const TAG: &str = "{bar}";
-/// The front's log line when a change of its map is complete.
+/// The line that the front logs when a change of its map is complete.
 const OVER: &str = "all commands that were taken before the map of slots changed are over";
 
 struct World {
@@ -38,7 +38,7 @@ struct World {
 }
 
 impl World {
-    /// Returns `None` if Redis is not installed.
+    /// Starts a world. Returns `None` if Redis is not installed.
     fn start(name: &str, devices: usize) -> Option<World> {
         if find_program("redis-server").is_none() {
             skip("redis-server is not installed");
@@ -49,8 +49,8 @@ impl World {
         let topology = |shard: usize| {
             let mut topology = Topology::new(StoreKind::Redis, devices, Medium::Dram);
             topology.store_url = Some(nodes.url(&slots_of(shard, MASTERS)));
-            // This deadline is longer than every fault, so that a call has an unknown outcome only
-            // if its front is killed.
+            // The deadline is longer than every fault, so that a call has an unknown outcome only if its front is
+            // killed.
             topology.front_args = vec!["--deadline-ms".into(), "60000".into()];
             topology
         };
@@ -63,7 +63,7 @@ impl World {
         })
     }
 
-    /// Moves a slot of the first shard to the second shard, or back, as the guide describes.
+    /// Moves a slot from the first shard to the second shard (`there`), or back, as the guide describes.
     fn move_slot(&mut self, slot: u16, there: bool) {
         let ranges = |own: bool| -> Vec<String> {
             let mut ranges: Vec<String> =
@@ -115,7 +115,7 @@ impl World {
         self.shards.front().wait_ready(WAIT).unwrap();
     }
 
-    /// Compares every key with the contents of its slot's master, which the cluster itself names.
+    /// Compares every key with the master of its slot, which the cluster itself names.
     fn check(&self, ledger: &Ledger) {
         let mut asks = self.nodes.client(0);
         let keys: Vec<&String> = ledger.keys().collect();
@@ -187,7 +187,7 @@ impl Load {
         ledger
     }
 
-    /// Waits until the load makes progress.
+    /// Waits until the load has made progress.
     fn wait(&self) {
         let before = self.acknowledged.load(Ordering::Relaxed);
         eventually("commands are acknowledged", WAIT, || {
@@ -213,8 +213,7 @@ fn options(world: &World, clients: usize, prefix: &str) -> Options {
     options
 }
 
-/// Runs two loads during `deeds`, one of all slots and one of the moving slot; then compares all
-/// keys.
+/// Runs two loads during `deeds`: one on all slots, and one on the slot that moves. Then compares all keys.
 fn under_load(world: &mut World, deeds: impl FnOnce(&mut World, &[Load; 2])) {
     let loads = [Load::new(), Load::new()];
     let stop = AtomicBool::new(false);
@@ -246,8 +245,7 @@ fn under_load(world: &mut World, deeds: impl FnOnce(&mut World, &[Load; 2])) {
     }
 }
 
-/// One process of each kind is killed, and a slot moves: the acceptance test of Redis Cluster as
-/// the store.
+/// One process of each kind is killed, and a slot moves. Acceptance test for Redis Cluster as the store.
 #[test]
 fn one_of_everything_is_killed_and_a_slot_moves_and_nothing_is_lost() {
     let Some(mut world) = World::start("redis-cluster", 3) else {
@@ -267,13 +265,12 @@ fn one_of_everything_is_killed_and_a_slot_moves_and_nothing_is_lost() {
         loads[0].wait();
         world.kill_front();
         loads[0].wait();
-        // The master of the first shard fails over; one of its slots then moves to the second
-        // shard.
+        // The master of the first shard fails over. Then one of its slots moves to the second shard.
         let (old, new) = world.nodes.fail_over(MOVES);
         println!("{old} killed, {new} promoted");
         loads[1].wait();
         world.nodes.wait_whole();
-        // The server began an epoch.
+        // The server must have begun an epoch.
         let server = world.shards.clusters[0].process(Role::Server).unwrap();
         let said = server.stderr();
         for words in [
@@ -290,7 +287,7 @@ fn one_of_everything_is_killed_and_a_slot_moves_and_nothing_is_lost() {
     assert_eq!(to, world.nodes.master_of(8000));
 }
 
-/// Runs the acceptance test in many rounds, with random faults, also two at once. `PMNET_RUNS` gives the number of
+/// Runs the acceptance test in many rounds, with random faults, sometimes two together. `PMNET_RUNS` is the number of
 /// rounds.
 #[test]
 #[ignore = "long: PMNET_RUNS=20 make redis-cluster"]
@@ -340,8 +337,8 @@ fn many() {
     });
 }
 
-/// An operator moves a slot without telling pmnet. Acknowledged updates of this slot wait as a
-/// whole, and are applied when the slot is back; the server names the slot.
+/// An operator moves a slot without telling pmnet. The acknowledged updates of this slot must wait, and must be applied
+/// when the slot is back. The server must name the slot in its log.
 #[test]
 fn a_slot_that_moves_unannounced_is_waited_for() {
     let Some(mut world) = World::start("redis-cluster-unannounced", 1) else {
@@ -351,7 +348,7 @@ fn a_slot_that_moves_unannounced_is_waited_for() {
     let counted = caller.call(&["INCR", "bar"]);
     assert_eq!(counted, Answer::Reply(Reply::Integer(1)));
     world.nodes.move_slot(MOVES, world.nodes.master_of(8000));
-    // In every form, a command that must be executed before its reply is refused.
+    // In every form, a command that must be executed before its reply must be refused.
     for line in [
         "INCR bar",
         "GET bar",
@@ -366,10 +363,11 @@ fn a_slot_that_moves_unannounced_is_waited_for() {
         assert!(text.starts_with("TRYAGAIN pmnet: "), "{line}: {text}");
     }
     caller.call(&["UNWATCH"]);
-    // Commands for other slots go on.
+    // Commands for other slots must still work.
     let counted = caller.call(&["INCR", "{k2}n"]);
     assert_eq!(counted, Answer::Reply(Reply::Integer(1)));
-    // The command is acknowledged early; it waits in the devices with all later commands.
+    // The first commands are acknowledged early, and wait in the devices. All later commands wait for the first
+    // commands.
     let commands: [&[&str]; 2] = [&["SET", "k2", "new"], &["SET", "bar", "new"]];
     assert_eq!(caller.exchange(&commands), vec![Answer::Reply(ok()); 2]);
     let server = world.shards.clusters[0].process(Role::Server).unwrap();
@@ -391,7 +389,7 @@ fn a_slot_that_moves_unannounced_is_waited_for() {
             bulk("new")
         );
     }
-    // A subscriber gets each message once, although each node of the cluster delivers it.
+    // A subscriber must get each message once, although each node of the cluster delivers it.
     let mut subscriber = connect(world.shards.endpoint());
     let told = subscriber.call(&["PSUBSCRIBE", "n?ws"]).unwrap();
     assert_eq!(

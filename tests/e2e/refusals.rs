@@ -1,5 +1,6 @@
-//! A Redis that refuses writes, hangs, or dies during a request: each request takes effect at most
-//! once, and none is sent again for a client that has gone (`docs/spec/protocol.md` §2 rule 8).
+//! A Redis that refuses writes, hangs, or dies during a request. Each request must take effect once
+//! or not at all, and no request may be sent again for a client that has disconnected
+//! (`docs/spec/protocol.md` §2 rule 8).
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -17,7 +18,7 @@ use crate::support::{bulk, connect, eventually, front};
 
 /// Deadline of the front's calls in these tests.
 const DEADLINE: Duration = Duration::from_secs(3);
-/// A time that exceeds a call's deadline and the rounding of its remaining time.
+/// A time that is longer than a call's deadline, with the rounding of its remaining time.
 const AFTERWARDS: Duration = Duration::from_secs(5);
 
 fn cluster(name: &str) -> Option<Cluster> {
@@ -45,7 +46,7 @@ fn config(cluster: &Cluster, setting: &str, value: &str) {
     assert_eq!(reply, Reply::Status(b"OK".to_vec()));
 }
 
-/// Counts the messages of a channel directly at Redis.
+/// Subscribes to a channel directly at Redis. Returns a counter of its messages.
 fn subscribe(cluster: &Cluster) -> Arc<AtomicU64> {
     let mut client = connect(redis(cluster));
     let mut out = Vec::new();
@@ -61,25 +62,25 @@ fn subscribe(cluster: &Cluster) -> Arc<AtomicU64> {
     count
 }
 
-/// Sends a command and closes the connection without waiting for the reply.
+/// Sends a command, and closes the connection without waiting for the reply.
 fn send_and_leave(cluster: &Cluster, command: &[&str]) {
     let mut stream = TcpStream::connect(cluster.endpoint().unwrap()).unwrap();
     let mut out = Vec::new();
     write_command(&mut out, command);
     stream.write_all(&out).unwrap();
-    // The command is under way before the connection closes.
+    // After this time the command has left the front.
     std::thread::sleep(Duration::from_millis(300));
 }
 
-/// The forms in which a message is published, each with its reply for one subscriber.
+/// The commands that publish a message, each with its reply if there is one subscriber.
 const PUBLISHED: [&[&[&str]]; 3] = [
     &[&["PUBLISH", "ch", "once"]],
     &[&["MULTI"], &["PUBLISH", "ch", "once"], &["EXEC"]],
     &[&["EVAL", "return redis.call('PUBLISH', 'ch', 'once')", "0"]],
 ];
 
-/// Once, one PUBLISH at maxmemory was delivered 1,851 times in 12 s, and deliveries went on after
-/// its client had gone.
+/// Regression test: at maxmemory, one PUBLISH was delivered 1,851 times in 12 s, and deliveries
+/// continued after its client had disconnected.
 #[test]
 fn a_message_is_published_once_while_redis_takes_no_writes() {
     let Some(cluster) = cluster("refused-publish") else {
@@ -137,7 +138,7 @@ fn nothing_is_executed_for_a_client_that_has_gone() {
     assert_eq!(client.call(&["GET", "n"]).unwrap(), bulk("1"));
 }
 
-/// Once, `INCR` from 0 replied 2 and left 2.
+/// Regression test: `INCR` of a key with 0 replied 2, and left 2.
 #[test]
 fn a_right_that_is_missing_for_a_second_doubles_nothing() {
     let Some(cluster) = cluster("refused-right") else {
@@ -164,7 +165,8 @@ fn a_right_that_is_missing_for_a_second_doubles_nothing() {
         });
         let before = done;
         done += i64::from(reply == Reply::Integer(done + 1));
-        // A lasting refusal is right, too. Two effects are wrong, and so is an unknown outcome.
+        // A lasting refusal would be right as well. Two effects would be wrong, and an unknown
+        // outcome would be wrong.
         assert!(
             done > before || matches!(&reply, Reply::Error(text) if text.contains("can't run")),
             "{right}: {reply:?}"
@@ -177,8 +179,8 @@ fn a_right_that_is_missing_for_a_second_doubles_nothing() {
     }
 }
 
-/// Once, `EVAL "while true do end" 0` could not be killed, and was executed again after each
-/// restart of Redis.
+/// Regression test: `EVAL "while true do end" 0` could not be killed, and was executed again after
+/// each restart of Redis.
 #[test]
 fn a_script_that_hangs_redis_is_not_executed_again_for_a_client_that_has_gone() {
     let Some(mut cluster) = cluster("refused-hang") else {
@@ -186,7 +188,7 @@ fn a_script_that_hangs_redis_is_not_executed_again_for_a_client_that_has_gone() 
     };
     let busy = |cluster: &Cluster| matches!(direct(cluster, &["PING"]), Reply::Error(text) if text.starts_with("BUSY"));
     let answers = |cluster: &Cluster, key: &str| {
-        // A script that is killed runs until Redis checks for it.
+        // A killed script runs until Redis checks whether it was killed.
         eventually("it ends", AFTERWARDS, || !busy(cluster));
         let quiet = Instant::now() + AFTERWARDS;
         while Instant::now() < quiet {
@@ -199,7 +201,7 @@ fn a_script_that_hangs_redis_is_not_executed_again_for_a_client_that_has_gone() 
         );
     };
     front(&cluster).call(&["SET", "k", "v"]).unwrap();
-    // An operator kills the script as often as its client requests it.
+    // An operator kills the script after each request of its client.
     send_and_leave(
         &cluster,
         &["EVAL", "while true do redis.call('GET', 'k') end", "0"],
@@ -211,7 +213,7 @@ fn a_script_that_hangs_redis_is_not_executed_again_for_a_client_that_has_gone() 
         Reply::Status(b"OK".to_vec())
     );
     answers(&cluster, "killed");
-    // Redis is restarted, because the script has written and cannot be killed.
+    // The script has written and cannot be killed, so Redis is restarted.
     send_and_leave(
         &cluster,
         &["EVAL", "redis.call('INCR', 'hung') while true do end", "0"],
@@ -228,11 +230,11 @@ fn a_script_that_hangs_redis_is_not_executed_again_for_a_client_that_has_gone() 
     );
 }
 
-/// Once, other clients got no replies beside a script that did not end, and SCRIPT KILL was
-/// refused. A copy of the script's request that arrives meanwhile would run it again.
+/// Regression test: while a script did not end, other clients got no replies, and SCRIPT KILL was
+/// refused. If a copy of the script's request arrived meanwhile, it would run the script again.
 #[test]
 fn a_script_that_hangs_redis_is_killed_through_the_front() {
-    // With this deadline no client gives up meanwhile.
+    // With this long deadline, no client gives up meanwhile.
     let Some(cluster) = cluster_with("refused-busy", 4 * AFTERWARDS) else {
         return;
     };
@@ -250,11 +252,11 @@ fn a_script_that_hangs_redis_is_killed_through_the_front() {
                 says(&reply, "BUSY Redis is busy running a script.")
             });
             assert!(says(&other.call(&["INCR", "n"]).unwrap(), "BUSY "));
-            // The update is acknowledged nevertheless, and applied afterwards.
+            // The update must be acknowledged nevertheless, and must be applied afterwards.
             let ok = Reply::Status(b"OK".to_vec());
             let mut early = front(&cluster);
             assert_eq!(early.call(&["SET", "early", command]).unwrap(), ok);
-            // By now copies of the script's request are under way.
+            // After this time, copies of the script's request are in flight.
             std::thread::sleep(Duration::from_secs(1));
             assert_eq!(other.call(&["SCRIPT", "KILL"]).unwrap(), ok);
             call.join().unwrap()
@@ -267,7 +269,7 @@ fn a_script_that_hangs_redis_is_killed_through_the_front() {
         let reply = other.call(&["SCRIPT", "KILL"]).unwrap();
         assert!(says(&reply, "NOTBUSY"), "{command} runs again: {reply:?}");
     }
-    // Refused commands were not executed.
+    // Commands that were refused must not have been executed.
     eventually("the front has noticed", AFTERWARDS, || {
         let reply = other.call(&["INCR", "n"]).unwrap();
         assert!(
@@ -278,8 +280,8 @@ fn a_script_that_hangs_redis_is_killed_through_the_front() {
     });
 }
 
-/// Once, one acknowledged update for a database that Redis does not have blocked all later updates
-/// for ever.
+/// Regression test: one acknowledged update for a database that Redis does not have blocked all
+/// later updates for ever.
 #[test]
 fn an_update_that_redis_will_never_take_holds_up_nobody() {
     let topology = Topology::new(StoreKind::Redis, 1, Medium::Dram).unkeyed();

@@ -1,5 +1,5 @@
-//! SIGHUP under checked load: log filter and limits change, keys that need a restart are reported,
-//! and an invalid file changes nothing.
+//! SIGHUP under checked load. The log filter and limits must change, keys that need a restart must be reported, and an
+//! invalid file must change nothing.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -21,14 +21,14 @@ use crate::support::{SetOnDrop, connect, eventually, ok};
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// Returns a front's file with this limit of connections.
+/// Returns the configuration file of a front with this limit of connections.
 fn text(filter: &str, connections: usize, more: &str) -> String {
     format!(
         "log-filter = \"{filter}\"\n[redis]\nconnections-max = {connections}\ndeadline-ms = 30000\n{more}"
     )
 }
 
-/// Replaces the file as an editor does, and sends SIGHUP to the process.
+/// Replaces the file as an editor does, and sends SIGHUP to the process. Returns the length of the log before.
 fn change(cluster: &mut Cluster, path: &Path, text: &str) -> usize {
     std::fs::write(path, text).unwrap();
     let front = cluster.process(Role::Front).unwrap();
@@ -37,7 +37,7 @@ fn change(cluster: &mut Cluster, path: &Path, text: &str) -> usize {
     before
 }
 
-/// Waits until the front has logged this text after position `before`.
+/// Waits until the front has logged this text after position `before` of its log.
 fn says(cluster: &mut Cluster, before: usize, text: &str) {
     let front = cluster.process(Role::Front).unwrap();
     let mut said = String::new();
@@ -52,7 +52,7 @@ fn says(cluster: &mut Cluster, before: usize, text: &str) {
     panic!("not said: {text}\n{said}");
 }
 
-/// Whether the front accepts a further client.
+/// Returns whether the front accepts another client.
 fn gets_in(endpoint: SocketAddr) -> bool {
     let mut client: Client = connect(endpoint);
     client
@@ -95,7 +95,7 @@ fn limits_and_the_log_filter_change_under_load() {
 /// Changes one setting after the other.
 fn steps(cluster: &mut Cluster, path: &Path, endpoint: SocketAddr) {
     assert!(gets_in(endpoint));
-    // The limit allows no further client: the load has four connections.
+    // The limit permits no further client, because the load has four connections.
     let mut held: Vec<Client> = (0..12).map(|_| connect(endpoint)).collect();
     let before = change(cluster, path, &text("debug", 10, ""));
     says(
@@ -104,13 +104,13 @@ fn steps(cluster: &mut Cluster, path: &Path, endpoint: SocketAddr) {
         "PM6031 SIGHUP: read again: the configuration",
     );
     eventually("nobody gets in", SOON, || !gets_in(endpoint));
-    // The front logs a leaving client at this level.
+    // With this filter, the front logs that a client has disconnected.
     held.pop();
     says(cluster, before, "DEBUG");
     let before = change(cluster, path, &text("info", 100, ""));
     says(cluster, before, "PM6031");
     eventually("clients get in", SOON, || gets_in(endpoint));
-    // The first filter is in force again.
+    // Now the first filter is used again.
     let front = cluster.process(Role::Front).unwrap();
     eventually("debug lines end", SOON, || {
         let before = front.stderr().len();
@@ -118,7 +118,7 @@ fn steps(cluster: &mut Cluster, path: &Path, endpoint: SocketAddr) {
         std::thread::sleep(Duration::from_millis(300));
         !front.stderr()[before..].contains("DEBUG")
     });
-    // The log names a key that needs a restart, and no other key.
+    // The log must name the key that needs a restart, and no other key.
     let before = change(
         cluster,
         path,
@@ -130,7 +130,7 @@ fn steps(cluster: &mut Cluster, path: &Path, endpoint: SocketAddr) {
         "PM6034 [redis]: other values than at the start",
     );
     says(cluster, before, "after a restart only: cache, spin-us");
-    // A file that is wrong in one key or as a whole changes nothing, and this is reported.
+    // A file with one wrong key, and a file that is wrong as a whole, must change nothing. The error must be reported.
     for wrong in [
         text("debug", 1, "unknown-key = 1\n"),
         text("debug", 0, ""),
@@ -173,7 +173,7 @@ fn a_device_that_runs_wants_another_number_of_copies() {
         let (status, said) = get(at, "/readyz");
         status == 503 && said.contains("and 2 are wanted")
     });
-    // The number is more than there can be, so the setting stays as it was.
+    // The number is larger than the maximum, so the setting must stay unchanged.
     write(9);
     device.signal(Signal::HUP).unwrap();
     eventually("it is refused", SOON, || device.stderr().contains("PM6032"));
@@ -185,7 +185,7 @@ fn a_device_that_runs_wants_another_number_of_copies() {
     assert!(!said.contains("PM6034"), "no restart is needed: {said}");
 }
 
-/// A Redis with the user `pmnet`, whose password is in a file.
+/// Starts a Redis with the user `pmnet`, whose password is in a file.
 fn redis_with_a_user(folder: &Path, password: &str) -> (Process, SocketAddr) {
     let address = SocketAddr::from(([127, 0, 0, 1], free_port().unwrap()));
     let port = address.port().to_string();
@@ -218,8 +218,8 @@ fn set_password(redis: SocketAddr, password: &str) {
     assert_eq!(reply.unwrap(), ok());
 }
 
-/// The password of Redis's user is changed while a server and a front use it: in Redis, in the file,
-/// and by SIGHUP. Nothing is started again.
+/// The password of Redis's user is changed while a server and a front use it: in Redis, in the file, and with
+/// SIGHUP. No process is restarted.
 #[test]
 fn the_password_of_redis_changes_while_server_and_front_run() {
     if find_program("redis-server").is_none() {
@@ -244,7 +244,7 @@ fn the_password_of_redis_changes_while_server_and_front_run() {
     topology.front_args.extend(words.map(String::from));
     let mut cluster = common::start("reload-password", topology).unwrap();
     let endpoint = cluster.endpoint().unwrap();
-    // WATCH needs a connection of the front to Redis.
+    // WATCH needs a connection from the front to Redis.
     let works = || {
         let mut client = connect(endpoint);
         [&["SET", "k", "v"][..], &["WATCH", "k"]]

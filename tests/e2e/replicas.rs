@@ -1,10 +1,9 @@
-//! Reads from replicas of the database (`--read-from any`, docs/spec/reads.md §11): replicas lag,
-//! stand still, are cut off and are promoted; a head is killed. Every reader sees all writes that
-//! were answered before, and never an older value than any client saw before.
+//! Reads from replicas of the database (`--read-from any`, docs/spec/reads.md §11). Replicas lag, are stopped, are cut
+//! off and are promoted, and a head is killed. Every reader must see all writes that were answered before, and never an
+//! older value than any client saw before.
 //!
-//! Every register has one writer, which only increases its value. A history is therefore
-//! linearizable exactly if no read returns less than the largest value that was answered to any
-//! client before the read began.
+//! Every register has one writer, which only increases its value. So a history is linearizable exactly if each read
+//! returns at least the largest value that any client got before the read began.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -21,14 +20,15 @@ use crate::failover::{call, replica};
 use crate::promote::{promote, said};
 use crate::support::{Answer, CALL_MAX, Caller, SetOnDrop, connect, eventually, seed};
 
-/// Half of the registers are set; the other half are incremented, and increments may take effect in any order.
+/// Half of the registers are written with SET. The other registers are incremented, and increments may take effect in
+/// any order.
 const REGISTERS: usize = 8;
 const READERS: usize = 3;
 
-/// The largest answered value of each register.
+/// For each register, the largest value that was answered.
 type Answered = [AtomicU64; REGISTERS];
 
-/// Passes a master's data on to its replica, except while it is held.
+/// Passes a master's data to its replica, except while it is held.
 struct Relay {
     address: SocketAddr,
     held: Arc<AtomicBool>,
@@ -66,7 +66,7 @@ impl Relay {
     }
 }
 
-/// Passes data on until either end closes.
+/// Passes data until one of the two ends is closed.
 fn pass_on(mut from: TcpStream, mut to: TcpStream, hold: Option<Arc<AtomicBool>>) {
     let mut bytes = vec![0; 1 << 16];
     while let Ok(count @ 1..) = from.read(&mut bytes) {
@@ -90,7 +90,8 @@ fn write(endpoint: SocketAddr, answered: &Answered, over: &AtomicBool, mut rando
     let mut caller = Caller::new(endpoint);
     let mut sent = [0; REGISTERS];
     while !over.load(Ordering::SeqCst) {
-        // A few registers are written often, so that a replica may have the value.
+        // Some registers are written often, and others seldom. A replica is more likely to have the value of a register
+        // that is seldom written.
         let at = random.usize(..REGISTERS).min(random.usize(..REGISTERS));
         let key = format!("r{at}");
         sent[at] += 1;
@@ -110,7 +111,7 @@ fn write(endpoint: SocketAddr, answered: &Answered, over: &AtomicBool, mut rando
     }
 }
 
-/// Returns the number of reads that the client made.
+/// Runs a client that reads. Returns the number of its reads.
 fn read(
     endpoint: SocketAddr,
     answered: &Answered,
@@ -159,7 +160,7 @@ fn gets(address: SocketAddr) -> u64 {
 #[test]
 fn replicas_that_lag_stand_still_are_cut_off_and_are_promoted() {
     let mut topology = Topology::new(StoreKind::Redis, 1, Medium::Dram);
-    // This deadline is longer than every fault, so that no call has an unknown outcome.
+    // The deadline is longer than every fault, so that no call has an unknown outcome.
     topology.front_args = ["--deadline-ms", "60000", "--read-from", "any"]
         .map(Into::into)
         .into();
@@ -218,7 +219,7 @@ fn replicas_that_lag_stand_still_are_cut_off_and_are_promoted() {
                     relay.hold(false);
                 }
                 3 => {
-                    // The replica is cut off, and goes on showing its old data.
+                    // The replica is cut off, and still shows its old data.
                     call(&mut connect(third), "REPLICAOF 127.0.0.1 1");
                     std::thread::sleep(Duration::from_millis(random.u64(1..400)));
                     call(&mut connect(third), &behind);
@@ -231,8 +232,7 @@ fn replicas_that_lag_stand_still_are_cut_off_and_are_promoted() {
             std::thread::sleep(Duration::from_millis(random.u64(..200)));
         }
         marks.extend([gets(second), gets(third)]);
-        // The near replica is promoted, and the old master becomes a replica from which the front
-        // reads.
+        // The near replica is promoted. The old master becomes a replica, from which the front reads.
         let from_first = gets(first);
         let urls = [first, second].map(|address| format!("redis://{address}"));
         let words = [

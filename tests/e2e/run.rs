@@ -11,7 +11,7 @@ use crate::support::{bulk, connect, eventually, launch, ok, refuses};
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// Returns a file with a chain of these devices, head first, and a front.
+/// Returns a configuration file with a chain of these devices, head first, and a front.
 fn file(folder: &Path, server: &Port, devices: &[&Port], front: &str) -> String {
     let mut text = format!(
         "[run]\nstatus = \"127.0.0.1:0\"\n[server]\nlisten = \"127.0.0.1:{}\"\nstore = \"packet:{}?size=64M\"\n",
@@ -75,7 +75,7 @@ fn a_chain_of_two_in_one_process_has_one_line_and_ends_well() {
             .contains("SIGHUP: read again: the configuration")
     });
     assert!(process.stop().unwrap(), "{}", process.stderr());
-    // The log is complete: the next start finds all entries.
+    // The log must be complete, so that the next start finds all entries.
     let mut again = launch("run-again", scratch.disk(), &["run", &path]);
     again.wait_ready(SOON).unwrap();
     let mut client = connect(listen.parse().unwrap());
@@ -97,7 +97,7 @@ fn a_role_that_fails_ends_all_with_its_sentence() {
         last.starts_with("pmnet: [redis]: ") && last.contains(&listen),
         "{last}"
     );
-    // An invalid setting is reported as by the single role.
+    // An invalid setting must be reported as by a process with this role alone.
     let path = file(scratch.memory(), &server, &[], "nowhere");
     let (code, said) = refuses("run-wrong", scratch.disk(), &["run", &path]);
     assert_eq!(code, 2, "{said}");

@@ -1,5 +1,5 @@
-//! The store fails over without an operator: three real Sentinels, a master and two replicas. The
-//! master is killed under load.
+//! The store fails over without an operator. There are three real Sentinels, a master and two replicas. The master is
+//! killed under load.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -17,26 +17,26 @@ use crate::support::{
     Answer, CALL_MAX, Caller, SetOnDrop, bulk, connect, eventually, launch, ok, refuses,
 };
 
-/// The master's name at the Sentinels.
+/// The name that the Sentinels use for the master.
 pub const NAME: &str = "m";
-/// Time of silence after which a master counts as lost.
+/// Time of silence after which the Sentinels consider a master lost.
 const DOWN: Duration = Duration::from_secs(1);
-/// Longest wait until the Sentinels have failed over and the service goes on.
+/// Longest wait until the Sentinels have failed over and the service works again.
 const HEALED_MAX: Duration = Duration::from_secs(60);
 
-/// A shard whose store is watched by Sentinels.
+/// A shard with a store that Sentinels watch.
 struct World {
     cluster: Cluster,
-    /// Replicas and Sentinels of the cluster's own Redis.
+    /// Replicas of the cluster's own Redis, and its Sentinels.
     replicas: Vec<(Process, SocketAddr)>,
     sentinels: Vec<(Process, SocketAddr)>,
 }
 
 impl World {
-    /// Returns `None` if Redis is not installed.
+    /// Starts a world. Returns `None` if Redis is not installed.
     fn start(name: &str) -> Option<World> {
         let mut topology = Topology::new(StoreKind::Redis, 1, Medium::Dram);
-        // This deadline is longer than every fault, so that no call has an unknown outcome.
+        // The deadline is longer than every fault, so that no call has an unknown outcome.
         topology.front_args = vec!["--deadline-ms".into(), "60000".into()];
         let mut cluster = common::start(name, topology)?;
         let master = cluster.redis().unwrap();
@@ -77,7 +77,7 @@ impl World {
     }
 
     /// Kills the master, waits until the Sentinels name another master, and starts the old master again with its old
-    /// configuration.
+    /// configuration. Returns the old and the new address.
     fn fail_over(&mut self) -> (SocketAddr, SocketAddr) {
         let old = self.master();
         self.process(old).kill().unwrap();
@@ -98,7 +98,7 @@ pub fn url(sentinels: &[(Process, SocketAddr)], replicas: u32) -> String {
     )
 }
 
-/// Returns the value after this name in a reply of names and values.
+/// Returns the value that follows this name in a reply of names and values.
 pub fn field(reply: &Reply, name: &str) -> String {
     let Reply::Array(fields) = reply else {
         panic!("{reply:?}")
@@ -141,12 +141,12 @@ struct Done {
     pushed: Vec<String>,
     counted: i64,
     unknown: u64,
-    /// Number of EXECs that succeeded, and number of EXECs with an unknown outcome.
+    /// Number of EXECs that succeeded, and number of EXECs with unknown outcome.
     transactions: (i64, i64),
     popped: usize,
 }
 
-/// Runs commands that pmnet orders, one after the other.
+/// Runs commands whose order pmnet keeps, one after the other.
 fn ordered(end: &AtomicBool, address: SocketAddr, name: &str) -> Done {
     let mut caller = Caller::new(address);
     let mut done = Done::default();
@@ -181,7 +181,7 @@ fn passing(end: &AtomicBool, address: SocketAddr) -> Done {
         match caller.exchange(&commands).pop().unwrap() {
             Answer::Reply(Reply::Array(_)) => done.transactions.0 += 1,
             Answer::Unknown => done.transactions.1 += 1,
-            // A watched key had changed, or the command was refused.
+            // A watched key was changed, or the command was refused.
             Answer::Reply(_) | Answer::Refused(_) => {
                 caller.call(&["DISCARD"]);
                 caller.call(&["UNWATCH"]);
@@ -203,8 +203,8 @@ fn items(client: &mut Client, line: &str) -> Vec<String> {
     found.iter().map(|one| one.text().unwrap()).collect()
 }
 
-/// The old master comes back each time as a master, because nobody has told it anything: its
-/// answers belong to a past epoch. `PMNET_RUNS` gives the number of rounds.
+/// In each round the old master comes back as a master, because nobody has told it about the new master. The answers of
+/// the old master belong to a past epoch. `PMNET_RUNS` is the number of rounds.
 #[test]
 fn the_master_is_killed_under_load_and_the_server_goes_on_at_the_next_one() {
     let runs = std::env::var("PMNET_RUNS").ok();
@@ -215,7 +215,7 @@ fn the_master_is_killed_under_load_and_the_server_goes_on_at_the_next_one() {
     let endpoint = world.cluster.endpoint().unwrap();
     let end = AtomicBool::new(false);
     let (ordered, passed) = std::thread::scope(|scope| {
-        // If a step fails, the other threads end, too.
+        // If a step fails, this value ends the other threads.
         let _ends = SetOnDrop(&end);
         let end = &end;
         let writers: Vec<_> = (0..2)
@@ -256,7 +256,7 @@ fn the_master_is_killed_under_load_and_the_server_goes_on_at_the_next_one() {
             if run == runs {
                 break;
             }
-            // The next failover can begin only some time after the last failover.
+            // The Sentinels permit the next failover only some time after the last failover.
             eventually("both replicas are there", HEALED_MAX, || {
                 let info = call(&mut connect(new), "INFO replication").text().unwrap();
                 info.matches("state=online").count() == 2
@@ -292,8 +292,8 @@ fn the_master_is_killed_under_load_and_the_server_goes_on_at_the_next_one() {
         (counted..=most).contains(&count),
         "{counted} {count} {most}"
     );
-    // Commands that pass through are answered when the replicas have their effects: no answered
-    // effect is lost, and none happens twice.
+    // The front answers bypassed commands only after the replicas have the effects of the commands. So no effect of an
+    // answered command may be lost or happen twice.
     let (done, unsure) = passed.transactions;
     let through: i64 = call(&mut direct, "GET w").text().unwrap().parse().unwrap();
     assert!(
@@ -307,7 +307,7 @@ fn the_master_is_killed_under_load_and_the_server_goes_on_at_the_next_one() {
         list.len(),
         passed.popped
     );
-    // Each failover began an epoch.
+    // Each failover must have begun an epoch.
     let server = world.cluster.process(Role::Server).unwrap().stderr();
     assert!(
         server.matches("the store is another process").count() >= runs,
@@ -315,8 +315,8 @@ fn the_master_is_killed_under_load_and_the_server_goes_on_at_the_next_one() {
     );
 }
 
-/// An operator (or a Sentinel on request) hands over to a replica while the old master lives: the
-/// Sentinels tell the server, also if it has no work.
+/// While the old master still runs, an operator or a Sentinel (on request) makes a replica the master. The Sentinels
+/// report this to the server, even if the server has no work.
 #[test]
 fn a_failover_that_is_asked_for_is_followed_also_by_a_server_that_is_idle() {
     let Some(mut world) = World::start("asked") else {
@@ -333,7 +333,7 @@ fn a_failover_that_is_asked_for_is_followed_also_by_a_server_that_is_idle() {
     let (_, text) = said(&refused.unwrap(), 1);
     assert!(text.contains("the Sentinels choose"), "{text}");
     let (out, _) = said(&promote(&["--store", &store]).output().unwrap(), 0);
-    // One Sentinel may hear of the failover later than the others.
+    // One Sentinel may learn of the failover later than the other Sentinels.
     eventually("another master is named", HEALED_MAX, || {
         world.master() != old
     });
@@ -360,8 +360,7 @@ fn a_failover_that_is_asked_for_is_followed_also_by_a_server_that_is_idle() {
     assert_eq!(call(&mut connect(master), "GET n"), bulk("2"));
 }
 
-/// The effects are confirmed as far as the store was asked to confirm, and the promoted replica
-/// lacks them.
+/// The effects were confirmed as the store's address demands (wait_replicas=0), but the promoted replica lacks them.
 #[test]
 fn a_replica_that_lacks_what_was_confirmed_stops_the_server_which_says_what() {
     let Some(mut world) = World::start("lags") else {
@@ -377,7 +376,7 @@ fn a_replica_that_lacks_what_was_confirmed_stops_the_server_which_says_what() {
         Answer::Reply(Reply::Integer(1))
     );
     settle(&world.cluster).unwrap();
-    // From here on the replicas receive no data.
+    // From here on, the replicas receive no data.
     for (process, _) in &mut world.replicas {
         process.kill().unwrap();
     }
@@ -385,7 +384,7 @@ fn a_replica_that_lacks_what_was_confirmed_stops_the_server_which_says_what() {
         let key = format!("lost:{number}");
         assert_eq!(caller.call(&["SET", &key, "x"]), Answer::Reply(ok()));
     }
-    // The update is applied and confirmed: wait_replicas=0 demands no more.
+    // The update is applied and confirmed, because wait_replicas=0 demands no more.
     settle(&world.cluster).unwrap();
     world.cluster.kill(Role::Redis).unwrap();
     for (process, _) in &mut world.replicas {

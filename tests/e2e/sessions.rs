@@ -1,4 +1,4 @@
-//! Fronts that end without closing their sessions, and these sessions.
+//! Fronts that end without ending their sessions.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use pmnet_lab::resp::Reply;
 use crate::common;
 use crate::support::{connect, eventually, front, ok};
 
-/// Number of clients of a front, each with a session.
+/// Number of clients of a front. Each client gets a session.
 const CLIENTS: usize = 150;
 /// Longest wait for a condition.
 const DONE_MAX: Duration = Duration::from_secs(20);
@@ -23,9 +23,9 @@ fn sessions(cluster: &Cluster) -> usize {
     keys.iter().filter(is_session).count()
 }
 
-/// The number of a device's sessions is limited, and each client of a front that writes has one.
-/// (Once, three crashes of a front with 20,000 clients occupied all of them for ten minutes, and no
-/// log reported it.)
+/// The number of sessions of a device is limited. A front needs one session for each client that
+/// writes. (Regression test: three crashes of a front with 20,000 clients occupied all sessions for
+/// ten minutes, and no log reported it.)
 #[test]
 fn a_front_that_crashes_again_and_again_leaves_no_sessions_behind() {
     let topology = Topology::new(StoreKind::Redis, 1, Medium::Dram);
@@ -46,14 +46,14 @@ fn a_front_that_crashes_again_and_again_leaves_no_sessions_behind() {
         cluster.kill(Role::Front).unwrap();
         cluster.restart(Role::Front).unwrap();
     }
-    // The successor has named itself with its first session.
+    // With its first session, the new front has told the device its name.
     assert_eq!(front(&cluster).call(&["SET", "l", "v"]).unwrap(), ok());
     eventually("those of its former starts are over", DONE_MAX, || {
         sessions(&cluster) < 20
     });
     let said = cluster.process(Role::Device(0)).unwrap().stderr();
     assert!(said.contains("of_clients_started_again="), "{said}");
-    // The sessions of the present front go on.
+    // The sessions of the present front must still work.
     let mut client = front(&cluster);
     for number in 0..20 {
         assert_eq!(

@@ -1,6 +1,5 @@
-//! One front for three shards, each with a chain, a server and a real Redis. Clients see one
-//! database, as with Redis Cluster, and the death of a shard does not affect the others
-//! (`docs/spec/sharding.md`).
+//! One front for three shards. Each shard has a chain, a server and a real Redis. Clients see one database, as with
+//! Redis Cluster. The death of a shard must not affect the other shards (`docs/spec/sharding.md`).
 
 mod words;
 
@@ -29,15 +28,15 @@ use crate::support::{Answer, Caller, SetOnDrop, bulk, connect, eventually, ok, r
 
 /// Longest wait for a condition.
 const WAIT: Duration = Duration::from_secs(30);
-/// Keys of the first, second and third shard (slots 5061, 7365 and 12182).
+/// Keys of the first, second and third shard. Their slots are 5061, 7365 and 12182.
 const KEYS: [&str; 3] = ["bar", "c", "foo"];
 
-/// Starts three shards; the first and last with one device, the second with two.
+/// Starts three shards. The second shard has two devices; each other shard has one device.
 fn three(name: &str, deadline_ms: u64) -> Option<Shards> {
     three_with(name, deadline_ms, &[])
 }
 
-/// Starts three shards, with further flags for the front.
+/// Starts three shards, as [`three`] does, with further flags for the front.
 fn three_with(name: &str, deadline_ms: u64, more: &[&str]) -> Option<Shards> {
     if find_program("redis-server").is_none() {
         skip("redis-server is not installed");
@@ -51,7 +50,7 @@ fn three_with(name: &str, deadline_ms: u64, more: &[&str]) -> Option<Shards> {
     Some(Shards::start(binaries(), folder(), name, 3, &topology).expect("the shards start"))
 }
 
-/// A Redis in cluster mode that has all slots. The replies of this Redis are those of Redis Cluster.
+/// A Redis in cluster mode that has all slots. The replies of this Redis are those of a Redis Cluster.
 pub struct Oracle {
     pub address: SocketAddr,
     _process: Process,
@@ -104,7 +103,7 @@ pub fn oracle() -> Oracle {
     }
 }
 
-/// Sends lines as commands in one write; returns their replies.
+/// Sends lines as commands, with one write. Returns their replies.
 pub fn pipeline(client: &mut Client, lines: &[&str]) -> Vec<Reply> {
     let mut bytes = Vec::new();
     for line in lines {
@@ -118,7 +117,7 @@ fn ask(client: &mut Client, line: &str) -> Reply {
     pipeline(client, &[line]).remove(0)
 }
 
-/// A client that takes any reply or message, also of RESP3.
+/// A client that accepts any reply or message, including those of RESP3.
 struct Raw {
     stream: TcpStream,
     input: Vec<u8>,
@@ -166,7 +165,8 @@ fn commands_of_one_client_over_three_shards() {
         return;
     };
     let mut client = connect(shards.endpoint());
-    // A pipeline with keys of different shards: each key is in its Redis, and replies are in order.
+    // A pipeline has keys of different shards. Each key must be in the Redis of its shard, and the replies must be in
+    // order.
     let mut lines = Vec::new();
     for round in 0..100 {
         for key in KEYS {
@@ -195,7 +195,7 @@ fn commands_of_one_client_over_three_shards() {
         let rounds = (0..100).map(|round: i32| bulk(round.to_string())).collect();
         assert_eq!(list, Reply::Array(rounds), "the order of the client");
     }
-    // A transaction in each shard, after writes that were acknowledged early.
+    // In each shard, a transaction follows writes that were acknowledged early.
     for key in KEYS {
         let lines = [
             format!("SET {{{key}}}t 1"),
@@ -210,7 +210,7 @@ fn commands_of_one_client_over_three_shards() {
         let executed = Reply::Array(vec![Reply::Integer(2), bulk("2")]);
         assert_eq!(replies[5], executed, "{replies:?}");
     }
-    // A blocking command blocks only its shard.
+    // A blocking command must block only its own shard.
     for key in KEYS {
         let mut blocked = Raw::connect(shards.endpoint());
         blocked.send(&format!("BLPOP {{{key}}}queue 0"));
@@ -262,7 +262,7 @@ fn messages_over_three_shards() {
             assert!(told.starts_with(marker) && told.ends_with(&end), "{told}");
         }
         if resp3 {
-            // Replies and messages on one connection.
+            // Replies and messages arrive on one connection.
             subscriber.send("GET foo");
             assert_eq!(subscriber.text(), "_\r\n");
         }
@@ -273,7 +273,7 @@ fn messages_over_three_shards() {
     }
 }
 
-/// Each of the router's metrics moves, and no other metric moves with it.
+/// Each metric of the router must change when its event happens, and no other metric may change.
 #[test]
 fn the_routers_numbers_move() {
     let most = ["--connections-max", "12", "--status", "127.0.0.1:0"];
@@ -318,7 +318,7 @@ fn the_routers_numbers_move() {
     does("READONLY", "router");
     does("MGET bar c", "cross_slot");
     does("INFO pmnet", "one");
-    // One of the three ranges has a gap (slot 5061 is moving, and 12182 has no shard).
+    // The map has gaps: slot 5061 is moving, and 12182 has no shard.
     shards
         .change_map(
             "moving = \"5061\"\n",
@@ -346,7 +346,7 @@ fn the_routers_numbers_move() {
     ] {
         assert!(info.contains(line), "{line}: {info}");
     }
-    // A change of the connection's state waits for the replies before it.
+    // A change of the connection's state must wait for the replies before it.
     let before = Metrics::of(place);
     for _ in 0..50 {
         pipeline(&mut client, &["GET c", "CLIENT SETNAME me", "GET c"]);
@@ -356,7 +356,7 @@ fn the_routers_numbers_move() {
     subscriber.send("SUBSCRIBE bar");
     subscriber.text();
     assert_eq!(count(&before, "subscriptions"), 1);
-    // Too many clients.
+    // More clients connect than the limit permits.
     let held: Vec<Client> = (0..12).map(|_| connect(endpoint)).collect();
     eventually("somebody is turned away", WAIT, || {
         Metrics::of(place).sum("pmnet_router_clients_refused_total", &[]) > 0.0
@@ -365,8 +365,8 @@ fn the_routers_numbers_move() {
     assert_eq!(now.sum("pmnet_router_clients", &[]), 12.0);
     assert!(now.sum("pmnet_router_clients_accepted_total", &[]) >= 12.0);
     drop(held);
-    // This test does not produce a client that is late for a minute, or a command under way while
-    // the map changes.
+    // Two events do not occur in this test: a client that is late for a minute, and a command in flight while the map
+    // changes.
     for rare in ["pmnet_router_clients_late_total", "pmnet_router_before_map"] {
         assert_eq!(now.sum(rare, &[]), 0.0);
     }
@@ -375,7 +375,7 @@ fn the_routers_numbers_move() {
     assert_eq!(shards.stop().unwrap(), Vec::<String>::new());
 }
 
-/// Unmodified clients of another project, redis-py: the ordinary client, and that for clusters.
+/// An unmodified client of another project, redis-py: its ordinary client, and its client for clusters.
 #[test]
 fn redis_py() {
     let Some(shards) = three("shards-py", 10_000) else {
@@ -449,8 +449,8 @@ fn a_shard_that_is_away_keeps_its_keys_waiting_and_no_others() {
     assert_eq!(client.read(&["GET", "c"]), bulk("3"));
 }
 
-/// All processes of each shard are killed in turn, and the front, under load: no acknowledged
-/// update is lost, applied twice or out of order, and each key is in the Redis of its slot.
+/// All processes of each shard, and the front, are killed in turn under load. No acknowledged update may be lost,
+/// applied twice or applied out of order, and each key must be in the Redis of its slot.
 #[test]
 fn shards_are_killed_under_load_and_nothing_is_lost() {
     let Some(mut shards) = three("shards-killed", 10_000) else {
@@ -512,7 +512,7 @@ fn shards_are_killed_under_load_and_nothing_is_lost() {
         (ledger, kills)
     });
     drained(shards.endpoint()).expect("everything is applied");
-    // A real Redis Cluster names the shard of each key.
+    // A real Redis Cluster says to which shard each key belongs.
     let oracle = oracle();
     let mut cluster = connect(oracle.address);
     let keys: Vec<&String> = ledger.keys().collect();
@@ -553,8 +553,8 @@ fn shards_are_killed_under_load_and_nothing_is_lost() {
     assert!(ledger.acknowledged >= ACKNOWLEDGED_MIN);
 }
 
-/// The router has no file descriptor left for the link of a new client. The error about the link is no reply to a
-/// command. Each command gets one error, and the next command gets its own reply.
+/// The router has no file descriptor left for the link of a new client. The error about the link is not the reply to a
+/// command. So each command must get one error, and the command after it must get its own reply.
 #[test]
 fn a_client_without_a_link_gets_one_error_for_each_command() {
     let Some(mut shards) = three("files", 5000) else {
@@ -576,7 +576,7 @@ fn a_client_without_a_link_gets_one_error_for_each_command() {
             .filter_map(|file| name(file).to_str()?.parse().ok())
             .collect()
     };
-    // The limit allows the client's own connection and no other.
+    // The limit permits only the client's own connection.
     let before = open();
     let next = (0..).find(|file| !before.contains(file)).expect("a number");
     limit(next + 1);

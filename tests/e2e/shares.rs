@@ -1,5 +1,5 @@
-//! Shares of fronts (`docs/spec/protocol.md` §4, "Shares"): a front with a valid key that floods the log leaves the
-//! other fronts their shares.
+//! Shares of fronts (`docs/spec/protocol.md` §4, "Shares"). A front with a valid key floods the log. The other fronts
+//! must keep their shares.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -18,25 +18,26 @@ use crate::common::{binaries, pmnet, start};
 use crate::status::{Metrics, checked_load, place, shown};
 use crate::support::{SetOnDrop, eventually};
 
-/// Entries of the log: few, so that the flood fills its part at once.
+/// Number of entries of the log. The log is small, so that the flood fills its part quickly.
 const ENTRIES: u32 = 1024;
-/// The flood has filled its part of the log within this time.
+/// Time within which the flood fills its part of the log.
 const FILLS: Duration = Duration::from_secs(30);
 const READY_MAX: Duration = Duration::from_secs(10);
-/// Connections of the other front, and writes a second over all of them.
+/// Number of connections of the other front, and number of writes per second over all of them.
 const WRITERS: (usize, u32) = (8, 40);
-/// Writes of the other front that devices acknowledge while the store stands still and the flood is refused: less than the
-/// quarter of the log that the flood leaves.
+/// Number of writes of the other front that devices must acknowledge while the store is stopped and the flood is
+/// refused. This number is less than the quarter of the log that the flood leaves free.
 const EARLY: u64 = 100;
-/// They are acknowledged within this time, which is shorter than the deadline of a call.
+/// Time within which the devices must acknowledge the other front's writes. This time is shorter than the deadline of a
+/// call.
 const EARLY_MAX: Duration = Duration::from_secs(6);
 const CHECKED: Duration = Duration::from_secs(4);
-/// No call waits longer, also while the store stands still.
+/// Longest wait of a call, even while the store is stopped.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Connections of the flood, and commands that each has under way.
+/// Number of connections of the flood, and number of commands in flight on each.
 const FLOOD: (usize, usize) = (64, 32);
 
-/// A second front of the cluster, with a key of its own.
+/// Starts a second front of the cluster, which has a key of its own.
 fn other_front(cluster: &Cluster, name: &str) -> (Process, SocketAddr) {
     let keys = cluster.keys().expect("the cluster has keys");
     let key = cluster.folder().join(format!("{name}.key"));
@@ -75,7 +76,7 @@ fn front_with(cluster: &Cluster, name: &str, key: &Path) -> (Process, SocketAddr
     (front, listen)
 }
 
-/// Sends SETs until `over`, and counts the SETs that are acknowledged.
+/// Sends SETs until `over` is set, and counts those that are acknowledged.
 fn write(mut options: Options, name: &str, acknowledged: &AtomicU64, over: &AtomicBool) {
     options.duration = DEADLINE;
     options.deadline = DEADLINE;
@@ -95,7 +96,7 @@ fn write(mut options: Options, name: &str, acknowledged: &AtomicU64, over: &Atom
     assert_eq!(summary.failed, 0, "{name}: {:?}", summary.errors);
 }
 
-/// Checked load through the cluster's own front.
+/// Runs checked load through the cluster's own front.
 fn checked(cluster: &Cluster) -> Ledger {
     let mut options = Options::new(cluster.endpoint().unwrap());
     options.clients = 4;
@@ -117,9 +118,9 @@ fn checked(cluster: &Cluster) -> Ledger {
     ledger
 }
 
-/// The store stands still, so the server answers no client: all acknowledgements come from devices. The flood uses the
-/// space that no other front needs, and is refused beyond that. The other front goes on. When the store is back, all
-/// clients continue.
+/// The store is stopped, so the server answers no client, and all acknowledgements come from devices. The flood uses
+/// the space that no other front needs, and is refused any further space. The other front must continue. When the store
+/// runs again, all clients continue.
 #[test]
 fn a_flood_of_one_front_leaves_the_others_their_share() {
     let mut topology = shown(Topology::new(StoreKind::Redis, 2, Medium::Dram));
@@ -142,7 +143,7 @@ fn a_flood_of_one_front_leaves_the_others_their_share() {
         let mut options = Options::new(cluster.endpoint().unwrap());
         (options.clients, options.rate) = (WRITERS.0, Some(WRITERS.1.into()));
         scope.spawn(|| write(options, "good", &good, &over));
-        // All questions that a connection asks the store at its beginning have been answered.
+        // By now, all questions that a connection asks the store at its beginning have been answered.
         let begun = FLOOD.0 as u64 * FLOOD.1 as u64;
         eventually("both write", FILLS, || {
             flood.load(Ordering::Relaxed) > begun && good.load(Ordering::Relaxed) > 16
@@ -163,8 +164,8 @@ fn a_flood_of_one_front_leaves_the_others_their_share() {
             of_flood = flood.load(Ordering::Relaxed) - flood_then;
             let goes_on = goes_on();
             if !goes_on {
-                // A write that the server executes waits for the store, and its client with it. A busy machine has such
-                // writes at some moments. The next moment is another one.
+                // If the server executes a write, the write and its client wait for the store. On a busy machine this
+                // happens at some moments, so the test tries again at another moment.
                 store.signal(Signal::CONT).unwrap();
                 std::thread::sleep(Duration::from_secs(1));
             }

@@ -1,5 +1,5 @@
-//! The status port of real processes: its counts agree with the ledger, every metric moves, and a
-//! role is ready exactly while it serves.
+//! The status port of real processes. The counts of the port must agree with the ledger, every metric must change, and
+//! a role must be ready exactly while it serves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -21,7 +21,7 @@ use crate::common;
 use crate::fleet::etcd::Etcds;
 use crate::support::{eventually, front, launch, ok};
 
-/// The log line with the address that the system chose.
+/// The log line that has the address of the status port, which the system chose.
 const OPEN: &str = "the status port is open at=";
 const ANSWERED_MAX: Duration = Duration::from_secs(10);
 /// Number of clients of the load.
@@ -41,7 +41,7 @@ pub fn shown(mut topology: Topology) -> Topology {
     topology
 }
 
-/// Returns the address of a process's status port, from its last log line about it.
+/// Returns the address of a process's status port, from the last log line about it.
 pub fn place(process: &Process) -> SocketAddr {
     let log = process.stderr();
     let said = log.rsplit_once(OPEN).map(|(_, rest)| rest);
@@ -51,7 +51,7 @@ pub fn place(process: &Process) -> SocketAddr {
         .unwrap_or_else(|| panic!("no status port: {log}"))
 }
 
-/// Returns status and body.
+/// Makes a request. Returns the status and the body of the answer.
 pub fn get(address: SocketAddr, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(ANSWERED_MAX)).unwrap();
@@ -63,7 +63,7 @@ pub fn get(address: SocketAddr, path: &str) -> (u16, String) {
     (status, body.to_owned())
 }
 
-/// Metrics of one process at one moment: each line except comments.
+/// The metrics of one process at one moment, without comment lines.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics(BTreeMap<String, f64>);
 
@@ -79,8 +79,8 @@ impl Metrics {
         Metrics(values.collect())
     }
 
-    /// Returns the sum of all values of a metric whose labels include all of these (each
-    /// `key="value"`).
+    /// Returns the sum of all values of a metric whose labels include all of `labels`. Each label has the form
+    /// `key="value"`.
     pub fn sum(&self, name: &str, labels: &[&str]) -> f64 {
         let is = |line: &str| {
             let (found, rest) = line.split_once('{').unwrap_or((line, ""));
@@ -104,7 +104,7 @@ impl Metrics {
     pub fn since(&self, before: &Metrics, name: &str, labels: &[&str]) -> u64 {
         let grown = self.sum(name, labels) - before.sum(name, labels);
         assert!(grown >= 0.0, "{name}: {grown}");
-        // Counts below 2^53 are exact.
+        // Counts below 2^53 are converted exactly.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         {
             grown as u64
@@ -119,20 +119,20 @@ fn places(cluster: &Cluster) -> impl Iterator<Item = (Role, SocketAddr)> {
         .filter(|(_, place)| TcpStream::connect(place).is_ok())
 }
 
-/// Returns the metrics of all these processes.
+/// Returns the metrics of all processes of pmnet.
 fn all(cluster: &Cluster) -> BTreeMap<Role, Metrics> {
     places(cluster)
         .map(|(role, place)| (role, Metrics::of(place)))
         .collect()
 }
 
-/// Returns the acknowledged operations of a checked load, by kind.
+/// Runs checked load. Returns the ledger, and the number of acknowledged operations by kind.
 pub fn load(cluster: &Cluster) -> (Ledger, BTreeMap<Op, u64>) {
     let never = AtomicBool::new(false);
     load_until(cluster.endpoint().unwrap(), Some(4_000), &never)
 }
 
-/// Runs checked load with a maximum number of operations, or until `over` is set.
+/// Runs checked load until it has made this number of operations, or until `over` is set.
 pub fn load_until(
     endpoint: SocketAddr,
     operations: Option<u64>,
@@ -153,8 +153,8 @@ pub fn load_until(
     (ledger, done)
 }
 
-/// Runs checked load with these options. Returns its summary, the ledger, and the number of
-/// acknowledged operations of each kind.
+/// Runs checked load with these options. Returns its summary, the ledger, and the number of acknowledged operations by
+/// kind.
 pub fn checked_load(options: &Options, over: &AtomicBool) -> (Summary, Ledger, BTreeMap<Op, u64>) {
     let (mut ledger, mut done) = (Ledger::new(), BTreeMap::new());
     let mut record = |record: &Record| {
@@ -194,7 +194,7 @@ fn quiet(cluster: &Cluster) -> BTreeMap<Role, Metrics> {
     now
 }
 
-/// Sets the flag when it is dropped, also after a failure.
+/// When this value is dropped, even by a failed test, the flag is set.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -209,7 +209,7 @@ fn sums_are_those_of_the_ledger() {
     let Some(cluster) = common::start("status-sums", topology) else {
         return;
     };
-    // Continuous scraping must change nothing.
+    // The status ports are read all the time, which must change nothing.
     let over = AtomicBool::new(false);
     let places: Vec<SocketAddr> = places(&cluster).map(|(_, place)| place).collect();
     let before = quiet(&cluster);
@@ -251,8 +251,8 @@ fn sums_are_those_of_the_ledger() {
         ),
         late
     );
-    // Begins and ends of sessions are entries, too. A head makes some ends by itself, and admits
-    // all others.
+    // Beginnings and ends of sessions are entries too. The head makes the entries of some ends by itself, and admits
+    // the entries of all others.
     let entries = grown(tail, "pmnet_device_entries_total", &[]);
     let sessions = u64::try_from(CLIENTS).unwrap() * 2 + 8;
     let admitted = grown(head, "pmnet_device_entries_total", &[]);
@@ -285,7 +285,7 @@ fn sums_are_those_of_the_ledger() {
     assert!(grown(Role::Server, "pmnet_server_executed_total", &[]) >= late);
     assert_eq!(now[&head].sum("pmnet_device_copies", &[]), 2.0);
     assert_eq!(now[&Role::Front].sum("pmnet_front_copies", &[]), 2.0);
-    // No process dropped a packet.
+    // No process may have dropped a packet.
     for (role, name) in [
         (head, "pmnet_device_dropped_total"),
         (Role::Server, "pmnet_server_dropped_total"),
@@ -295,7 +295,8 @@ fn sums_are_those_of_the_ledger() {
     }
 }
 
-/// A role is ready while it serves; otherwise it reports the reason. The role is alive in both states.
+/// A role is ready while it serves. A role that does not serve must report the reason. The role is alive in both
+/// states.
 #[test]
 fn a_role_is_ready_while_it_serves() {
     let mut topology = shown(Topology::new(StoreKind::Redis, 2, Medium::Dram));
@@ -323,14 +324,14 @@ fn a_role_is_ready_while_it_serves() {
         becomes(&mut cluster, role, 200, "ready");
     }
     cluster.kill(Role::Redis).unwrap();
-    // The server notices the fault when it has work or checks the store.
+    // The server notices the fault when it has work, or when it checks the store.
     becomes(&mut cluster, Role::Server, 503, "the store is left alone");
     let server = place(cluster.process(Role::Server).unwrap());
     assert_eq!(
         Metrics::of(server).sum("pmnet_server_store_paused", &[]),
         1.0
     );
-    // Devices go on acknowledging, and show how far the store lags.
+    // The devices still acknowledge, and show how far the store lags.
     assert_eq!(front(&cluster).call(&["SET", "k", "v"]).unwrap(), ok());
     let head = place(cluster.process(Role::Device(0)).unwrap());
     eventually("the lag grows", ANSWERED_MAX, || {
@@ -342,7 +343,7 @@ fn a_role_is_ready_while_it_serves() {
     eventually("the lag is gone", ANSWERED_MAX, || {
         Metrics::of(head).sum("pmnet_device_oldest_unapplied_seconds", &[]) == 0.0
     });
-    // Without its chain a front is not ready as soon as a command got no answer in time.
+    // When the chain is lost, a front is not ready from the moment at which a command has had no answer in time.
     cluster.kill(Role::Device(0)).unwrap();
     let refused = front(&cluster).call(&["SET", "k", "w"]);
     assert!(!refused.is_ok_and(|reply| reply == ok()));
@@ -355,7 +356,7 @@ fn a_role_is_ready_while_it_serves() {
     cluster.restart(Role::Device(0)).unwrap();
     becomes(&mut cluster, Role::Device(0), 200, "ready");
     becomes(&mut cluster, Role::Front, 200, "ready");
-    // A chain of one device is too short, and the state shows it.
+    // A chain of one device is too short, and the state must show this.
     cluster.kill(Role::Server).unwrap();
     cluster.restart(Role::Server).unwrap();
     becomes(&mut cluster, Role::Server, 200, "ready");
@@ -376,7 +377,7 @@ fn a_role_is_ready_while_it_serves() {
     assert_eq!(json["loops"][0]["metrics"]["pmnet_device_copies_wanted"], 2);
 }
 
-/// Waits until the role has this status with this reason, and prints how long that took.
+/// Waits until the role has this status, with this reason. Prints how long it took.
 fn turns(cluster: &mut Cluster, role: Role, fault: &str, status: u16, why: &str) {
     let at = place(cluster.process(role).unwrap());
     let begun = Instant::now();
@@ -392,8 +393,8 @@ fn turns(cluster: &mut Cluster, role: Role, fault: &str, status: u16, why: &str)
     println!("{fault}: {role} answers {status} after {took:.2} s");
 }
 
-/// The neighbour of a lost process is not ready, nor is a device whose log fills up. When the fault
-/// has ended, all are ready again.
+/// If a process is lost, its neighbour is not ready. If a device's log becomes full, the device is not ready. When the
+/// fault has ended, all processes are ready again.
 #[test]
 fn every_fault_shows_at_a_neighbour() {
     let mut topology = shown(Topology::new(StoreKind::Redis, 2, Medium::Dram));
@@ -411,7 +412,7 @@ fn every_fault_shows_at_a_neighbour() {
     };
     let (head, tail) = (Role::Device(0), Role::Device(1));
     let all = [Role::Server, head, tail, Role::Front];
-    // A device learns of the chain's first epoch only after the front has been ready.
+    // A device learns of the chain's first epoch only after the front was ready.
     for role in all {
         turns(&mut cluster, role, "the chain is new", 200, "ready");
     }
@@ -429,7 +430,7 @@ fn every_fault_shows_at_a_neighbour() {
             turns(&mut cluster, role, &mended, 200, "ready");
         }
     }
-    // Without Redis the log fills up.
+    // Without Redis the log becomes full.
     cluster.kill(Role::Redis).unwrap();
     let mut client = front(&cluster);
     for number in 0..=512 * 4 / 5 {
@@ -444,7 +445,7 @@ fn every_fault_shows_at_a_neighbour() {
     }
 }
 
-/// Without etcd a device loses its lease and is not ready, until etcd is back.
+/// Without etcd a device loses its lease, and is not ready until etcd is back.
 #[test]
 fn a_device_without_a_lease_is_not_ready() {
     let Some(mut etcds) = Etcds::start("status-lease", 1) else {
@@ -472,7 +473,7 @@ fn a_device_without_a_lease_is_not_ready() {
     turns(&mut cluster, head, "etcd is back", 200, "ready");
 }
 
-/// Returns whether `pmnet status` reports no fault, and its text.
+/// Runs `pmnet status`. Returns whether the command reports no fault, and the output of the command.
 pub fn ask(args: &[&str]) -> (bool, String) {
     let mut command = std::process::Command::new(common::pmnet());
     let output = command.arg("status").args(args).output().unwrap();
@@ -486,7 +487,7 @@ fn head_of(cluster: &mut Cluster) -> SocketAddr {
     place(cluster.process(Role::Device(0)).unwrap())
 }
 
-/// A device whose chain is shorter than it shall be serves, and is not ready.
+/// If the chain has fewer devices than wanted, its devices serve, but are not ready.
 #[test]
 fn too_few_copies_are_no_reason_to_stop_but_not_ready() {
     let mut topology = shown(Topology::new(StoreKind::Null, 1, Medium::Dram));
@@ -511,7 +512,7 @@ fn too_few_copies_are_no_reason_to_stop_but_not_ready() {
     assert_eq!(front(&cluster).call(&["SET", "k", "v"]).unwrap(), ok());
 }
 
-/// Metrics, or parts of them, that this test cannot move, each with the reason.
+/// Metrics, or parts of metrics, that this test cannot change, each with the reason.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("pmnet_front_rdma_total", "needs RDMA: tests/verbs"),
     ("pmnet_verbs_", "needs RDMA: tests/verbs"),
@@ -522,8 +523,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("pmnet_device_lease_seconds_left", "needs etcd"),
 ];
 
-/// Metrics and parts that may stay 0: each counts a fault that this test does not produce for
-/// certain. All other metrics must move.
+/// Metrics and parts that may stay 0, because this test may not produce the fault that they count. All other metrics
+/// must change.
 const MAY_STAY: &[&str] = &[
     "pmnet_device_other_payloads_total",
     r#"pmnet_device_dropped_total reason="forged""#,
@@ -584,14 +585,14 @@ const MAY_STAY: &[&str] = &[
     r#"pmnet_server_store_paused reason="none""#,
 ];
 
-/// Returns the metrics and parts whose value is not 0: names without the suffixes of histograms,
-/// with the label of the part.
+/// Returns the metrics and parts whose value is not 0: the names without the suffixes of histograms, with the label of
+/// the part.
 fn moved(metrics: &Metrics) -> BTreeSet<String> {
     let moving = metrics.0.iter().filter(|(_, value)| **value != 0.0);
     moving.map(|(line, _)| part(line)).collect()
 }
 
-/// Returns `name` or `name label="part"` of a line.
+/// Returns `name` or `name label="part"` of a metric line.
 fn part(line: &str) -> String {
     let (name, rest) = line.split_once('{').unwrap_or((line, ""));
     let name = ["_bucket", "_sum", "_count"]
@@ -608,7 +609,7 @@ fn part(line: &str) -> String {
     part.map_or_else(|| name.to_owned(), |part| format!("{name} {part}"))
 }
 
-/// Returns the folder of the repository.
+/// Returns the root folder of the repository.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .ancestors()
@@ -616,7 +617,7 @@ pub fn root() -> &'static Path {
         .unwrap()
 }
 
-/// Returns the names of all metrics on the page.
+/// Returns the names of all metrics that the page documents.
 fn documented() -> BTreeSet<String> {
     let page = std::fs::read_to_string(root().join("docs/reference/metrics.md")).unwrap();
     let rows = page
@@ -626,7 +627,7 @@ fn documented() -> BTreeSet<String> {
         .collect()
 }
 
-/// Sends bad datagrams, each of which is wrong in one respect.
+/// Sends bad datagrams. Each datagram has one fault.
 pub fn send_bad_ones(to: SocketAddr) {
     let packet = |change: &dyn Fn(&mut Header), payload: &[u8]| {
         let mut header = Header {
@@ -669,8 +670,7 @@ pub fn send_bad_ones(to: SocketAddr) {
     }
 }
 
-/// Every documented metric is served and moves, except counts of faults that this test does not
-/// produce.
+/// Every documented metric must be served and must change, except counts of faults that this test does not produce.
 #[test]
 fn every_metric_moves() {
     let mut topology = shown(Topology::new(StoreKind::Redis, 2, Medium::Dram).unkeyed());
@@ -708,7 +708,7 @@ fn every_metric_moves() {
         .collect();
     targets.into_iter().for_each(send_bad_ones);
     look(&cluster);
-    // A full log: the device refuses updates, and the server takes them when it is back.
+    // The log becomes full: the device refuses updates, and the server executes them when the store is back.
     cluster.kill(Role::Redis).unwrap();
     let endpoint = cluster.endpoint().unwrap();
     std::thread::scope(|scope| {
@@ -762,8 +762,8 @@ fn every_metric_moves() {
     assert!(gone.is_empty(), "not served: {gone:?}");
 }
 
-/// Returns the path of a program of Prometheus: `prometheus` or `promtool`. Returns `None` if it is
-/// not installed; the test is then skipped.
+/// Returns the path of a program of Prometheus: `prometheus` or `promtool`. Returns `None` if the program is not
+/// installed. The test is then skipped.
 pub fn of_prometheus(program: &str) -> Option<PathBuf> {
     let fetched = root().join("target/promtool").join(program);
     let fetched = fetched.exists().then_some(fetched);
@@ -776,7 +776,7 @@ pub fn of_prometheus(program: &str) -> Option<PathBuf> {
     found
 }
 
-/// `promtool` reports no problem with the metrics of any role.
+/// `promtool` must accept the metrics of every role.
 #[test]
 fn promtool_agrees() {
     let Some(promtool) = of_prometheus("promtool") else {
@@ -821,7 +821,7 @@ fn promtool_agrees() {
     println!("promtool has no objection to the metrics of {asked} processes");
 }
 
-/// Starts the roles that a cluster does not have: a memcached front, a router, and with etcd a
+/// Starts the roles that a cluster does not have: a memcached front, a router and, if there is an etcd, a
 /// controller.
 fn others(cluster: &Cluster, etcds: Option<&Etcds>) -> Vec<(&'static str, Process)> {
     let folder = cluster.folder();

@@ -1,4 +1,4 @@
-//! A client that distinguishes known from unknown outcomes, and functions that kill processes while
+//! A client that distinguishes known and unknown outcomes, and functions that kill processes while
 //! clients work.
 
 use std::net::SocketAddr;
@@ -9,29 +9,29 @@ use std::time::{Duration, Instant};
 use pmnet_lab::harness::{Cluster, Process, Ready, Role, Spec};
 use pmnet_lab::resp::{Client, Reply, write_command};
 
-/// Maximum time of one call: the longest deadline of a front in these tests (60 s), with a reserve.
+/// Longest time of one call: the longest deadline of a front in these tests (60 s), with a reserve.
 pub const CALL_MAX: Duration = Duration::from_secs(75);
 /// Interval at which a condition is checked.
 const LOOK: Duration = Duration::from_millis(20);
 /// Time from a kill to the restart.
 const DOWN: Duration = Duration::from_millis(20);
 
-/// A caller's knowledge after a call.
+/// What a caller knows after a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The call took effect (a read was executed); this is the reply.
+    /// The call took effect (or a read was executed), and this is the reply.
     Reply(Reply),
-    /// The call takes effect at most once, perhaps later.
+    /// The call takes effect once or not at all, perhaps later.
     Unknown,
-    /// The call did not and will not take effect.
+    /// The call has not taken effect, and will not.
     Refused(String),
 }
 
-/// A connection that is made again when it breaks; a broken call is never repeated automatically.
+/// A connection that is made again after a break. A call that was in flight is not repeated.
 pub struct Caller {
     address: SocketAddr,
     client: Option<Client>,
-    /// Number of calls whose outcome is unknown.
+    /// Number of calls with unknown outcome.
     pub unknown: u64,
 }
 
@@ -51,8 +51,8 @@ impl Caller {
             .expect("one answer to each command")
     }
 
-    /// Sends several commands in one write; if the connection breaks, the last outcomes are
-    /// unknown.
+    /// Sends several commands with one write. If the connection breaks, the outcomes of the last
+    /// commands are unknown.
     pub fn exchange<A: AsRef<[u8]>>(&mut self, commands: &[&[A]]) -> Vec<Answer> {
         let mut bytes = Vec::new();
         for command in commands {
@@ -95,7 +95,7 @@ fn judge(reply: Reply) -> Answer {
     }
 }
 
-/// Connects, also while the front is being killed.
+/// Connects. Tries again if the front was just killed.
 pub fn connect(address: SocketAddr) -> Client {
     let deadline = Instant::now() + CALL_MAX;
     loop {
@@ -129,8 +129,8 @@ pub fn eventually(what: &str, wait: Duration, mut condition: impl FnMut() -> boo
     }
 }
 
-/// Kills and restarts `victims` in an order drawn from `seed` for the given time; then sets
-/// `ended`. Call it from the thread that started the cluster. Returns the number of kills.
+/// For the given time, kills and restarts `victims` in an order that depends on `seed`. Then sets
+/// `ended`. Must be called from the thread that started the cluster. Returns the number of kills.
 pub fn kill_for(
     cluster: &mut Cluster,
     victims: &[Role],
@@ -139,7 +139,7 @@ pub fn kill_for(
     seed: u64,
     ended: &AtomicBool,
 ) -> u32 {
-    // The flag is set even if a restart fails, so that the workers end.
+    // The flag must be set even if a restart fails, so that the workers end.
     let _end = SetOnDrop(ended);
     let mut random = fastrand::Rng::with_seed(seed);
     let end = Instant::now() + duration;
@@ -156,7 +156,7 @@ pub fn kill_for(
     kills
 }
 
-/// Sets the flag when it is dropped, also after a failure, so that all threads end.
+/// When this value is dropped, even by a failed test, the flag is set, so that all threads end.
 pub struct SetOnDrop<'a>(pub &'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
@@ -165,10 +165,10 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
-/// A client's observations: the acknowledged writes and their times.
+/// The writes that were acknowledged to a client, with their times.
 pub type Acknowledged = Vec<(String, Instant)>;
 
-/// Runs one client that writes new keys until the end, one at a time.
+/// Runs one client that writes new keys, one at a time, until `end` is set.
 pub fn write_until(end: &AtomicBool, address: SocketAddr, name: &str) -> Acknowledged {
     let mut client = connect(address);
     let mut acknowledged = Vec::new();
@@ -184,8 +184,8 @@ pub fn write_until(end: &AtomicBool, address: SocketAddr, name: &str) -> Acknowl
 /// Number of writing clients.
 const WRITERS: usize = 3;
 
-/// Writes during an action, and for a given time before and after it. Returns all acknowledged
-/// writes in the order of time.
+/// Runs an action while clients write. The clients also write for a given time before and after it.
+/// Returns all acknowledged writes in the order of their times.
 pub fn write_around<T>(
     endpoint: SocketAddr,
     name: &str,
@@ -241,7 +241,7 @@ pub fn ctl(args: &[&str]) -> Said {
     said
 }
 
-/// Returns a seed for this run, and prints it, so that it can be used again (`PMNET_TEST_SEED`).
+/// Returns a seed for this run, and prints it. `PMNET_TEST_SEED` sets the seed of another run.
 pub fn seed() -> u64 {
     let seed = std::env::var("PMNET_TEST_SEED")
         .ok()
@@ -251,7 +251,7 @@ pub fn seed() -> u64 {
     seed
 }
 
-/// Starts `pmnet` with these arguments without waiting.
+/// Starts `pmnet` with these arguments. Does not wait until the process serves.
 pub fn launch(name: &str, folder: &std::path::Path, args: &[&str]) -> Process {
     let spec = Spec {
         name: name.to_owned(),
@@ -263,7 +263,7 @@ pub fn launch(name: &str, folder: &std::path::Path, args: &[&str]) -> Process {
     Process::launch(spec, folder).unwrap()
 }
 
-/// Returns these arguments, and the key of the cluster in this folder, if it has keys.
+/// Returns these arguments. If the cluster in this folder has a key, adds the flag for it.
 pub fn with_key(folder: &std::path::Path, args: &[&str]) -> Vec<std::ffi::OsString> {
     let key = match args.first() {
         Some(&("device" | "server")) => "cluster.key",
@@ -277,8 +277,8 @@ pub fn with_key(folder: &std::path::Path, args: &[&str]) -> Vec<std::ffi::OsStri
     all
 }
 
-/// Runs a process that must end by itself, and quickly (it waits 10 seconds for a port in use).
-/// Returns its exit code and its stderr.
+/// Runs a process that must soon end by itself. Returns the exit code and the stderr of the
+/// process. A process waits 10 seconds for a port that is in use.
 pub fn refuses(name: &str, folder: &std::path::Path, args: &[&str]) -> (i32, String) {
     let mut process = launch(name, folder, args);
     let status = process.wait_exit(Duration::from_secs(20)).unwrap();

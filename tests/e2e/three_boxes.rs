@@ -1,5 +1,5 @@
-//! The guide `three-boxes.md`, command by command: three machines (network namespaces), of which one machine is lost,
-//! and later another machine.
+//! Follows the guide `three-boxes.md`, command by command, with three machines (network namespaces). One machine is
+//! lost, and later another one.
 
 mod page;
 
@@ -16,19 +16,19 @@ use self::page::{Block, blocks};
 use crate::common;
 use crate::support::{Answer, Caller, SetOnDrop, connect, eventually, ok};
 
-/// Names of the boxes, and their addresses on the page.
+/// Names of the machines, and their addresses on the page.
 const BOXES: [(&str, &str); 3] = [("A", "10.0.0.1"), ("B", "10.0.0.2"), ("C", "10.0.0.3")];
-/// Folder of all files on the page.
+/// The folder in which the page puts all files.
 const FOLDER: &str = "/var/lib/pmnet";
 /// Longest wait until a command prints the expected text.
 const EXPECT_MAX: Duration = Duration::from_secs(60);
 /// Port of every front, and port of every Redis.
 const FRONT_PORT: u16 = 6380;
 const REDIS_PORT: u16 = 6379;
-/// Number of operations that must be acknowledged before a box is lost, and after it.
+/// Number of operations that must be acknowledged before a machine is lost, and again after it.
 const WRITES: usize = 100;
 
-/// A service of a box.
+/// A service on a machine of the guide.
 struct Service {
     at: usize,
     process: Process,
@@ -41,7 +41,7 @@ struct World {
 }
 
 impl World {
-    /// Returns a text of the page, adapted to this box.
+    /// Returns a text of the page, adapted to this machine.
     fn text(&self, at: usize, text: &str) -> String {
         let folder = self.folder(at);
         let mut text = text.replace(FOLDER, folder.to_str().unwrap());
@@ -59,7 +59,7 @@ impl World {
         SocketAddr::from((self.namespaces.address(at), FRONT_PORT))
     }
 
-    /// Runs one command of the page. Returns its success and output.
+    /// Runs one command of the page. Returns whether the command succeeded, and the output of the command.
     fn run(&self, at: usize, text: &str) -> (bool, String) {
         let args = vec!["-euc".into(), self.text(at, text).into()];
         let shell = find_program("bash").unwrap();
@@ -74,10 +74,10 @@ impl World {
         (output.status.success(), said)
     }
 
-    /// Runs the commands of a block on each of its boxes.
+    /// Runs the commands of a block on each machine that the block names.
     fn follow(&mut self, block: &Block) {
         if let Some(file) = &block.copies {
-            // Namespaces have no SSH between them, so the test copies the file.
+            // SSH does not work between namespaces, so the test copies the file.
             let from = self.folder(0).join(file);
             for at in 1..BOXES.len() {
                 std::fs::copy(&from, self.folder(at).join(file)).unwrap();
@@ -107,7 +107,8 @@ impl World {
                     break;
                 }
                 said.clone_from(&now);
-                // Expected output may take a moment; all other commands must succeed at once.
+                // The output may contain the expected text only after a moment. A command without an expected text must
+                // succeed at once.
                 assert!(
                     !expected.is_empty() && begun.elapsed() < EXPECT_MAX,
                     "on {name}, {expected:?} is expected:\n{}\n{said}",
@@ -146,7 +147,7 @@ impl World {
         }
     }
 
-    /// Kills all processes of a box, and takes its link down.
+    /// Kills all processes of a machine, and takes its link down.
     fn lose(&mut self, at: usize) {
         self.namespaces.link_down(at).unwrap();
         for service in self.services.iter_mut().filter(|one| one.at == at) {
@@ -161,13 +162,13 @@ impl World {
         }
     }
 
-    /// Returns the output of `pmnet status --json` on this box.
+    /// Returns the output of `pmnet status --json` on this machine.
     fn status(&self, at: usize) -> String {
         let text = format!(". {FOLDER}/env\npmnet status $FLEET --json");
         self.run(at, &text).1
     }
 
-    /// Whether this number of devices serve as members of one chain and hold everything.
+    /// Returns whether this number of devices serve in one chain and hold everything.
     fn serves(&self, at: usize, copies: usize) -> bool {
         let status = self.status(at);
         let whole = format!(r#""places":{copies},"#);
@@ -178,7 +179,7 @@ impl World {
         whole.count() == copies
     }
 
-    /// Connects to the Redis of these boxes that is the master.
+    /// Connects to the Redis on these machines that is the master.
     fn master(&self) -> Client {
         let mut found = None;
         eventually("there is one master", EXPECT_MAX, || {
@@ -196,13 +197,13 @@ impl World {
     }
 }
 
-/// Returns a PATH in which the product is the one under test.
+/// Returns a PATH in which `pmnet` is the product under test.
 fn path() -> String {
     let folder = common::pmnet().parent().unwrap();
     format!("{}:{}", folder.display(), std::env::var("PATH").unwrap())
 }
 
-/// Writes new keys and increments a counter until the end. Returns the acknowledged operations.
+/// Writes new keys, and increments a counter, until `end` is set. Returns the acknowledged operations.
 fn write_until(end: &AtomicBool, front: SocketAddr, name: &str, done: &Acknowledged) {
     let mut caller = Caller::new(front);
     let mut number = 0;
@@ -233,7 +234,7 @@ struct Acknowledged {
 }
 
 impl Acknowledged {
-    /// Returns the numbers of keys and increments since `then`.
+    /// Returns the numbers of keys and of increments that were acknowledged after `then`.
     fn since(&self, then: Instant) -> (usize, usize) {
         let keys = self.keys.lock().unwrap();
         let counted = self.counted.lock().unwrap();
@@ -242,7 +243,7 @@ impl Acknowledged {
     }
 }
 
-/// Loses a box under load, and brings it back; runs the blocks of the page for these moments.
+/// Loses a machine under load, and brings it back. Runs the blocks of the page that belong to these moments.
 fn loses_a_box(world: &mut World, at: usize, page: &[Block], done: &Acknowledged) {
     let other = (at + 1) % BOXES.len();
     let fronts: Vec<SocketAddr> = (0..BOXES.len())
@@ -310,7 +311,7 @@ impl World {
     }
 }
 
-/// Returns the reason why the guide cannot be tested here.
+/// Returns the reason why this machine cannot test the guide; `None` if it can.
 fn missing() -> Option<String> {
     let absent = ["etcd", "redis-server", "redis-cli", "bash", "sed"];
     let absent = absent.into_iter().find(|name| find_program(name).is_none());

@@ -1,5 +1,5 @@
-//! `pmnet top` in a terminal with real processes: it shows them, names lost ones, fits into every
-//! window, and restores the terminal at its end.
+//! `pmnet top` in a terminal, with real processes. The program must show all processes, name lost ones, fit into every
+//! window, and restore the terminal at its end.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -13,7 +13,7 @@ use crate::status::{place, root, shown};
 use crate::support::{eventually, front, ok};
 
 const SOON: Duration = Duration::from_secs(20);
-/// The lines around the screen in the handbook.
+/// The lines before and after the screen in the handbook.
 const MARKS: [&str; 2] = [
     "<!-- Captured: UPDATE=1 on the end-to-end test top::it_names_a_device_that_is_lost -->\n```text\n",
     "```\n<!-- End of the screen -->\n",
@@ -23,7 +23,7 @@ const MARKS: [&str; 2] = [
 struct Terminal(PathBuf);
 
 impl Terminal {
-    /// Starts this shell command in a window of 80 x 24. Returns `None` if tmux is not installed.
+    /// Starts this shell command in a window of 80 x 24 characters. Returns `None` if tmux is not installed.
     fn start(folder: &Path, name: &str, command: &str) -> Option<Terminal> {
         if find_program("tmux").is_none() {
             common::skip("tmux is not installed (tests/setup.sh)");
@@ -47,7 +47,7 @@ impl Terminal {
             .unwrap()
     }
 
-    /// Returns the screen; with `-e` also the attributes of its letters.
+    /// Returns the contents of the screen. With `-e` in `more`, they include the attributes of the characters.
     fn screen(&self, more: &[&str]) -> String {
         let args = [&["capture-pane", "-p"], more].concat();
         String::from_utf8(self.tmux(&args).stdout).unwrap()
@@ -88,8 +88,7 @@ fn top(at: &str) -> String {
     format!("{} top --at {at} --interval 0.5", common::pmnet().display())
 }
 
-/// Returns a shell command that runs `command`, and then prints its exit code and the terminal's
-/// settings.
+/// Returns a shell command that runs `command`, and then prints its exit code and the terminal's settings.
 fn and_then_says(command: &str) -> String {
     format!("sh -c '{command}; echo ended $?; stty -a; sleep 1000'")
 }
@@ -135,7 +134,7 @@ fn it_names_a_device_that_is_lost() {
     for text in ["FRONTS", "DEVICES", "SERVERS", "head", "3 of 3", "3/3"] {
         terminal.shows(text);
     }
-    // A rate is shown as long as there are operations.
+    // A rate is shown only while there are operations.
     let mut client = front(&cluster);
     eventually("acknowledgements are counted", SOON, || {
         for _ in 0..200 {
@@ -147,7 +146,7 @@ fn it_names_a_device_that_is_lost() {
         acks.is_some_and(|acks| acks != "-" && acks != "0")
     });
     cluster.kill(Role::Device(1)).unwrap();
-    // A write makes the front notice the loss.
+    // The front notices the loss when a client writes.
     let _ = client.call(&["SET", "a", "2"]);
     let screen = |terminal: &Terminal| terminal.screen(&["-J"]);
     terminal.shows("1 not answering");
@@ -157,7 +156,7 @@ fn it_names_a_device_that_is_lost() {
     assert!(said.contains(&format!("device {id}")), "{said}");
     assert!(said.contains("PmnetDown"), "{said}");
     document(&terminal.screen(&[]));
-    // Any window size, also one in which nothing fits.
+    // The screen must work in a window of any size, even if nothing fits.
     for (width, height) in [("40", "10"), ("12", "3"), ("200", "50"), ("80", "24")] {
         terminal.tmux(&["resize-window", "-x", width, "-y", height]);
         terminal.shows("pmnet top");
@@ -170,7 +169,7 @@ fn it_names_a_device_that_is_lost() {
     terminal.tmux(&["send-keys", "q"]);
     is_set_back(&terminal, 0);
     drop(terminal);
-    // The screen's contents as text, printed once.
+    // The contents of the screen are printed once, as text.
     let output = Command::new(common::pmnet())
         .args(["top", "--once", "--interval", "0.2", "--at", &at])
         .output()
@@ -189,7 +188,7 @@ fn it_names_a_device_that_is_lost() {
     ends_by_a_signal(&scratch, &at);
 }
 
-/// A signal ends `pmnet top` as the key `q` does; with colours switched off, `pmnet top` uses no colours.
+/// A signal must end `pmnet top` as the key `q` does. Without colours in its settings, `pmnet top` must not use any.
 fn ends_by_a_signal(scratch: &Scratch, at: &str) {
     let begin = |name: &str, prefix: &str| {
         let command = and_then_says(&format!("{prefix}{}", top(at)));
@@ -209,7 +208,7 @@ fn ends_by_a_signal(scratch: &Scratch, at: &str) {
     assert!(!is_red(&plain), "{:?}", plain.screen(&["-e"]));
 }
 
-/// Writes the screen into the handbook, on request.
+/// Writes the screen into the handbook, if an environment variable demands it.
 fn document(screen: &str) {
     let path = root().join("docs/operate/monitoring.md");
     let page = std::fs::read_to_string(&path).unwrap();
@@ -220,7 +219,7 @@ fn document(screen: &str) {
             .lines()
             .map(|line| format!("{}\n", line.trim_end()))
             .collect();
-        // Empty lines at the end of the window are removed.
+        // Removes empty lines at the end of the window.
         let (mut lines, three) = (lines.trim_end().to_owned(), "\n\n\n");
         while lines.contains(three) {
             lines = lines.replace(three, "\n\n");

@@ -1,5 +1,5 @@
-//! Two releases mixed under checked load (`docs/operate/upgrade.md`): each process in turn changes to the new build,
-//! and later back to the old build. `make upgrade` runs this test.
+//! Two releases run together under checked load (`docs/operate/upgrade.md`). Each process in turn is replaced by the
+//! new build, and later by the old build again. `make upgrade` runs this test.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,9 +11,9 @@ use pmnet_lab::harness::{ACKNOWLEDGED_MIN, ChaosPlan, Medium, Role, StoreKind, T
 use crate::common;
 use crate::support::seed;
 
-/// The environment variable with the build of the previous release.
+/// Environment variable with the path of the previous release's build.
 const BEFORE: &str = "PMNET_BEFORE";
-/// The order of an upgrade. The way back uses the reverse order.
+/// The order of an upgrade. A downgrade uses the reverse order.
 const ORDER: [Role; 4] = [Role::Front, Role::Server, Role::Device(1), Role::Device(0)];
 
 fn version(pmnet: &PathBuf) -> String {
@@ -22,7 +22,7 @@ fn version(pmnet: &PathBuf) -> String {
     text.lines().next().unwrap_or_default().to_owned()
 }
 
-/// Upgrades a chain of two with this store, and goes back, `times` times; then upgrades once more.
+/// Upgrades and downgrades a chain of two devices with this store, `rounds` times. Then upgrades the chain once more.
 fn upgrade(before: &PathBuf, store: StoreKind, medium: Medium, rounds: usize) {
     let now = common::binaries().pmnet.clone();
     let mut binaries = common::binaries().clone();
@@ -63,7 +63,7 @@ fn upgrade(before: &PathBuf, store: StoreKind, medium: Medium, rounds: usize) {
     assert_eq!(cluster.stop().unwrap(), Vec::<String>::new());
 }
 
-/// The steps of an upgrade, from a build to the same build.
+/// Makes the steps of an upgrade, with equal builds.
 #[test]
 fn each_process_is_exchanged_in_order_under_load() {
     upgrade(

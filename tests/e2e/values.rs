@@ -1,5 +1,4 @@
-//! Large values, large replies, long pipelines, transactions: the same answers as from Redis
-//! itself.
+//! Large values, large replies, long pipelines and transactions. The answers must be those of Redis itself.
 
 use pmnet_lab::harness::{Cluster, Medium, StoreKind, Topology, settle};
 use pmnet_lab::resp::{Client, Reply, write_command};
@@ -13,12 +12,12 @@ const VALUE_MAX: usize = 16 * MIB;
 
 fn cluster(name: &str, medium: Medium) -> Option<Cluster> {
     let mut topology = Topology::new(StoreKind::Redis, 1, medium);
-    // The time that these values take on a busy machine is no fault.
+    // On a busy machine these values take long, which is no fault.
     topology.front_args = ["--deadline-ms", "60000"].map(String::from).to_vec();
     common::start(name, topology)
 }
 
-/// Returns bytes of all values, with CR LF among them, that do not repeat within a packet.
+/// Returns bytes of all possible values, CR LF included. The bytes do not repeat within a packet.
 fn bytes(size: usize, seed: u64) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut bytes = vec![0; size];
@@ -26,7 +25,7 @@ fn bytes(size: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// Compares without printing megabytes.
+/// Compares two values without printing megabytes.
 fn same(what: &str, found: &Reply, expected: &[u8]) {
     match found {
         Reply::Bulk(found) => assert!(
@@ -54,7 +53,7 @@ fn exactly_sixteen_mebibytes() {
             same(key, &client.call(&["GET", key]).unwrap(), &value);
             same(key, &direct.call(&["GET", key]).unwrap(), &value);
         }
-        // The value is written in halves by bypasses, and read back in pieces.
+        // Two bypasses write the halves of the value. The value is then read in pieces.
         let (first, second) = value.split_at(VALUE_MAX / 2);
         assert_eq!(client.call(&[b"SET", &b"halves"[..], first]).unwrap(), ok());
         let length = i64::try_from(VALUE_MAX).unwrap();
@@ -73,7 +72,7 @@ fn exactly_sixteen_mebibytes() {
             same("GETRANGE", &reply.unwrap(), piece);
         }
         same("GET", &client.call(&["GET", "halves"]).unwrap(), &value);
-        // The value is an argument of a command that is no nilext update.
+        // The value is an argument of a command that is not a nilext update.
         assert_eq!(
             client.call(&[b"SET", &b"nx"[..], &value, b"NX"]).unwrap(),
             ok()
@@ -93,21 +92,21 @@ fn more_than_sixteen_mebibytes_is_a_clear_error() {
         let value = vec![b'x'; size];
         for command in ["SET", "APPEND", "GETSET"] {
             let mut caller = front(&cluster);
-            // The error arrives although the client sends the whole command before it reads.
+            // The error must arrive although the client sends the whole command before it reads.
             match caller.call(&[command.as_bytes(), b"more", &value]) {
                 Ok(Reply::Error(text)) => assert!(text.contains("16 MiB"), "{command}: {text}"),
                 other => panic!("{command} of {size} bytes: {other:?}"),
             }
         }
     }
-    // Only the length is announced: the error arrives before the bytes.
+    // The client announces only the length. The error must arrive before the client sends the bytes.
     let mut whole = b"*3\r\n$3\r\nSET\r\n$4\r\nmore\r\n$16777217\r\n".to_vec();
     let reply = front(&cluster).exchange(&whole, 1).unwrap();
     assert!(
         matches!(&reply[0], Reply::Error(text) if text.contains("16 MiB")),
         "{reply:?}"
     );
-    // Many arguments that are too large together.
+    // Each argument is small enough, but all arguments together are too large.
     whole.clear();
     let part = vec![b'y'; 6 * MIB];
     write_command(
@@ -120,7 +119,7 @@ fn more_than_sixteen_mebibytes_is_a_clear_error() {
         "{:?}",
         reply[0].text()
     );
-    // Two commands of an allowed size make a value that is larger than a reply may be.
+    // Two commands of a permitted size make a value that is too large for a reply.
     let half = bytes(10 * MIB, 3);
     assert_eq!(client.call(&[b"SET", &b"long"[..], &half]).unwrap(), ok());
     let length = i64::try_from(20 * MIB).unwrap();
@@ -135,7 +134,7 @@ fn more_than_sixteen_mebibytes_is_a_clear_error() {
     let end = (20 * MIB - 1).to_string();
     let reply = client.call(&["GETRANGE", "long", &(10 * MIB).to_string(), &end]);
     same("GETRANGE", &reply.unwrap(), &half);
-    // The refused commands had no effect, and another client goes on.
+    // The refused commands must have had no effect, and another client must still work.
     assert_eq!(
         client.call(&["EXISTS", "more", "a", "b", "c"]).unwrap(),
         Reply::Integer(0)
@@ -178,7 +177,7 @@ fn replies_of_several_mebibytes() {
         for _ in 0..3 {
             assert!(client.call(&ask).unwrap() == expected, "{}", ask[0]);
         }
-        // Several large values in one pipeline, with a write after them.
+        // Several large values in one pipeline, followed by a write.
         let mut commands = Vec::new();
         write_command(&mut commands, &ask);
         write_command(&mut commands, &["SET", "behind", "1"]);
@@ -191,7 +190,7 @@ fn replies_of_several_mebibytes() {
         );
         assert_eq!(replies[1], ok());
     }
-    // Large values within a transaction.
+    // Large values inside a transaction.
     let value = bytes(4 * MIB, 4);
     let mut commands = Vec::new();
     write_command(&mut commands, &["MULTI"]);
@@ -210,11 +209,10 @@ fn replies_of_several_mebibytes() {
     same("GET in EXEC", &results[4], &value);
 }
 
-/// Appends one random command, or a transaction of several, to both outputs. Returns the number of
-/// replies.
+/// Appends one random command, or a transaction of several commands, to `out`. Returns the number of replies.
 fn any_command(random: &mut fastrand::Rng, out: &mut Vec<u8>) -> usize {
     let key = |random: &mut fastrand::Rng, kind: &str| format!("{kind}:{}", random.u8(..4));
-    // Sometimes a key has another type, because errors must be the same, too.
+    // Sometimes the key has a value of another type, because the errors must also be equal.
     let kind = |random: &mut fastrand::Rng, kind: &'static str| match random.u8(..12) {
         0 => ["s", "n", "l", "h", "z", "t"][random.usize(..6)],
         _ => kind,
@@ -291,8 +289,7 @@ fn any_command(random: &mut fastrand::Rng, out: &mut Vec<u8>) -> usize {
             write_command(out, &["MULTI"]);
             let mut count = 2;
             for _ in 0..random.usize(1..5) {
-                // A command that is invalid by itself aborts the transaction; this is compared,
-                // too.
+                // A command that is invalid by itself aborts the transaction. The abort is also compared.
                 let words: Vec<&str> = match random.u8(..6) {
                     0 => vec!["INCR", &counter],
                     1 => vec!["SET", &string, &value],
@@ -320,8 +317,8 @@ fn any_command(random: &mut fastrand::Rng, out: &mut Vec<u8>) -> usize {
     1
 }
 
-/// Removes the line number from an error of a command in a script: a script inside another script does not learn the
-/// number.
+/// Removes the line number from an error about a command in a script, because pmnet runs the script inside another
+/// script, where the number is not known.
 fn located(reply: &Reply) -> Reply {
     match reply {
         Reply::Error(text) => {
@@ -332,7 +329,7 @@ fn located(reply: &Reply) -> Reply {
     }
 }
 
-/// A pipeline of a thousand mixed commands gets the same replies as single commands that are sent to Redis itself.
+/// A pipeline of a thousand mixed commands must get the replies that Redis gives to the single commands.
 #[test]
 fn pipelines_of_a_thousand_answer_as_redis_does() {
     let seed = seed();
@@ -360,7 +357,7 @@ fn pipelines_of_a_thousand_answer_as_redis_does() {
         }
     }
     settle(&cluster).unwrap();
-    // The data afterwards is the same, too.
+    // Afterwards the data must also be equal.
     let mut other = Caller::new(cluster.redis().unwrap());
     for kind in ["s", "n", "l", "h", "z", "t"] {
         for number in 0..4 {

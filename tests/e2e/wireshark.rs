@@ -1,5 +1,5 @@
-//! The Wireshark dissector with packets of real processes: it names every packet, calls none
-//! damaged, and shows an ACK for each update.
+//! The Wireshark dissector with packets of real processes. The dissector must name every packet,
+//! must not call any packet damaged, and must show an ACK for each update.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use pmnet_lab::harness::{Cluster, Medium, StoreKind, Topology, find_program};
 use crate::common;
 use crate::support::{eventually, front, ok};
 
-/// A capture on the loopback interface until it is stopped.
+/// A capture on the loopback interface. The capture runs until it is stopped.
 struct Capture {
     dumpcap: Child,
     path: PathBuf,
@@ -67,7 +67,7 @@ fn shown(path: &Path, ports: &[u16]) -> Vec<Vec<String>> {
         .arg("-X")
         .arg(format!("lua_script:{}", script.display()));
     tshark.arg("-r").arg(path);
-    // The filter excludes ICMP answers of closed ports.
+    // The filter excludes ICMP answers about closed ports.
     let filter = format!("udp.port in {{{}}} && !icmp", ports.join(","));
     tshark.args(["-Y", &filter]);
     for field in FIELDS {
@@ -118,12 +118,14 @@ fn look(rows: &[Vec<String>]) {
         };
         assert_ne!(name, "", "frame {frame} is not named: {row:?}");
         assert_eq!(reject, "", "frame {frame}: {row:?}");
-        // An update that finds no space, or a session that is not known yet, is no damage.
+        // An update for which the log had no space, or whose session is not known yet, is not
+        // damaged.
         let is_damage =
             expert.contains("payload") || expert.contains("Lua") || expert.contains("drops");
         assert!(!is_damage, "frame {frame}: {row:?}");
         names.extend(name.split(';'));
-        // Packets that a process gave to the system at once are one frame in the capture.
+        // If a process gave several packets to the system together, the capture shows them as one
+        // frame.
         if name.contains(';') {
             fragments += name.split(';').filter(|one| *one == "UPDATE").count();
             appended += name.split(';').filter(|one| *one == "APPEND").count();
@@ -140,7 +142,7 @@ fn look(rows: &[Vec<String>]) {
         fragments += usize::from(name == "UPDATE" && count != "1");
         appended += usize::from(name == "APPEND" && entry == "3");
     }
-    // On a busy machine some of them are in a frame with others.
+    // On a busy machine, some updates share a frame with other packets.
     assert!(answered >= 25, "{answered} updates");
     assert!(appended >= 100, "{appended} appends on two hops");
     assert!(fragments >= 4, "{fragments} fragments of a long update");
@@ -177,7 +179,7 @@ fn run(name: &str, topology: Topology) {
         cluster.server().unwrap().port(),
     ];
     cluster.stop().unwrap();
-    // The last packets are still in a buffer.
+    // The capture program still has the last packets in a buffer.
     std::thread::sleep(Duration::from_secs(1));
     look(&shown(&capture.end(), &ports));
 }

@@ -1,8 +1,8 @@
-"""Simulates a kubelet's work for the pods of a chart as far as pmnet sees it: files, variables, user, network and
-probes of each container.
+"""Does the work of a kubelet for the pods of a chart, as far as pmnet can see it: files, variables, user, network
+and probes of each container.
 
-The containers' root has the contents of `make image`: the program and the libraries against which it is linked. There
-is no container runtime, scheduler, service address or network policy.
+The root of a container has the contents of `make image`: the program, and the libraries with which it is linked.
+There is no container runtime, no scheduler, no service address and no network policy.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ toml = tomllib.loads
 PASSWORD = "a-password-of-the-test"
 SECRETS = ("ca.crt", "tls.crt", "tls.key", "password", "cluster.key", "front.key")
 DEVICES = ("null", "urandom")
-# Time limit in seconds within which a chain must have formed or healed.
+# Time limit in seconds within which a chain must have formed or repaired itself.
 WAIT = 60
 
 
@@ -84,7 +84,7 @@ class Node:
         self.fill()
 
     def make_secret(self):
-        """One secret for all names: a pod sees only the keys that it names."""
+        """All secrets of the chart are one secret here. A pod sees only the keys that it names."""
         self.secret.mkdir()
         run("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/O=test",
             "-addext", "subjectAltName=DNS:localhost", "-days", "2", "-keyout", self.secret / "tls.key", "-out", self.secret / "tls.crt")
@@ -108,7 +108,7 @@ class Node:
             (self.image / "dev" / name).touch()
 
     def knows(self, pods, configs):
-        """Names to which Kubernetes would give addresses, and ConfigMaps."""
+        """Names to which Kubernetes would give addresses, and the ConfigMaps."""
         self.configs = configs
         known = {name: pod.address for pod in pods for name in pod.names()}
         for text in (text for data in configs.values() for text in data.values()):
@@ -117,7 +117,7 @@ class Node:
         self.hosts.write_text("127.0.0.1 localhost\n" + "".join(f"{address} {name}\n" for name, address in known.items()))
 
     def volume(self, pod, volume):
-        """The folder of a volume, with the modes that a kubelet sets: fsGroup is the user's group."""
+        """Makes the folder of a volume, with the permissions that a kubelet sets. fsGroup is the user's group."""
         folder = self.folder / "volumes" / pod.name / volume["name"]
         kept = "claim" in volume
         if folder.exists() and not kept:
@@ -140,7 +140,7 @@ class Node:
         return folder
 
     def mounted(self, pod, container, tag):
-        """The container's root, which is read-only except its volumes."""
+        """Makes the root of a container. The root is read-only, except its volumes."""
         root = self.folder / "roots" / f"{pod.name}-{tag}"
         shutil.copytree(self.image, root, copy_function=os.link)
         mounts = container.get("volumeMounts", [])
@@ -148,8 +148,8 @@ class Node:
             (root / mount["mountPath"].lstrip("/")).mkdir(parents=True, exist_ok=True)
         run("mount", "--bind", root, root)
         run("mount", "-o", "remount,ro,bind", root)
-        # The mounts are removed one by one: a recursive removal of this folder must never reach the machine's own
-        # files.
+        # The mounts are removed one by one, because a recursive removal of this folder must never reach files of the
+        # machine itself.
         for name in ["proc"] + [f"dev/{name}" for name in DEVICES]:
             run("mount", "--bind", f"/{name}", root / name)
         run("mount", "--bind", self.hosts, root / "etc/hosts")
@@ -161,7 +161,7 @@ class Node:
         return root
 
     def words(self, pod, container):
-        """Variables and arguments, with $(NAME) replaced."""
+        """Returns variables and arguments. $(NAME) is replaced in them."""
         variables = {}
         for one in container.get("env", []):
             value = one.get("value", pod.name if "valueFrom" in one else "")
@@ -179,7 +179,7 @@ class Node:
         words = ["ip", "netns", "exec", pod.name] if network else []
         words += ["setpriv", "--no-new-privs", "chroot", f"--userspec={USER}:{USER}", f"--groups={USER}", str(root), "/usr/bin/pmnet", *(args or own)]
         log = open(self.folder / f"{pod.name}.log", "a")
-        # A kubelet does not pass its own PATH to the container, and ip needs one.
+        # A kubelet does not pass its own PATH to a container. But `ip` needs one.
         return subprocess.Popen(words, env={"PATH": os.environ["PATH"], **variables}, stdout=log, stderr=log, start_new_session=True)
 
     def finish(self, pod, container, tag, **more):
@@ -261,7 +261,7 @@ def configs_of(objects):
 
 
 def check_files(program, objects, fail):
-    """`pmnet check`, in each pod's own root, accepts the pod's file."""
+    """`pmnet check` must accept the file of each pod, in the root of this pod."""
     with a_node(program, fail) as node:
         pods = pods_of(objects)
         node.knows(pods, configs_of(objects))
@@ -276,7 +276,7 @@ def check_files(program, objects, fail):
 
 
 def services(node):
-    """An etcd and a Redis, which are no part of the chart."""
+    """Starts an etcd and a Redis, which are not part of the chart."""
     for name, number, words in [
         ("etcd", 2, ["etcd", "--data-dir", f"{node.folder}/etcd", "--listen-client-urls", f"http://{NETWORK}.2:2379", "--advertise-client-urls",
                      f"http://{NETWORK}.2:2379", "--listen-peer-urls", "http://127.0.0.1:2380", "--auto-compaction-mode", "periodic",
@@ -340,7 +340,7 @@ def lives(node, template, values):
     if got != ["OK", "hello", "1"]:
         node.fail(f"SET, GET, INCR: {got}\n{node.log(one)}")
     print("helm-test: SET at one front, GET and INCR at the other one", flush=True)
-    # The second step of an installation starts the fronts again, one by one.
+    # The second step of an installation restarts the fronts, one by one.
     objects = template(values, "--set", "devices.chainHasFormed=true")
     again = {pod.name: pod for pod in pods_of(objects, first=100)}
 
@@ -367,7 +367,7 @@ def lives(node, template, values):
             node.fail(f"nothing is acknowledged without {lost.name}: {node.log(one)}")
     print(f"helm-test: {lost.name} is lost, and writes go on", flush=True)
     back = replace(lost)
-    # The head of a chain without clients does not notice that another device has joined.
+    # In a chain without clients, the head does not notice that a device has joined. So a client sends a write.
     node.wait("the lost device", of("device"), "readiness", lambda: redis(node, one, "SET", "greeting", "again"))
     got = [redis(node, other, "GET", "greeting"), redis(node, one, "INCR", "n")]
     if got != ["again", "2"]:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests the chart contrib/helm/pmnet: its objects are valid for Kubernetes, and its pods work.
+"""Tests the chart contrib/helm/pmnet: Kubernetes must accept its objects, and its pods must work.
 
     tests/helm/run.py tools      builds helm and kubectl-validate into target/tools (Go; about 25 minutes, once)
     tests/helm/run.py            lint, schemas of Kubernetes, refused values, rules of pods, alert rules, `pmnet check` of each file
@@ -25,10 +25,10 @@ HERE = ROOT / "tests" / "helm"
 TOOLS = ROOT / "target" / "tools"
 WANTED = {"helm": "helm.sh/helm/v3/cmd/helm@v3.19.5", "kubectl-validate": "sigs.k8s.io/kubectl-validate@v0.0.4"}
 KUBERNETES = ["1.27", "1.30"]
-# Kinds of the Prometheus Operator, for which Kubernetes has no schema.
+# Kinds of the Prometheus Operator. Kubernetes has no schema for these kinds.
 CUSTOM = {"ServiceMonitor", "PrometheusRule"}
 MONITORED = ["--set", "serviceMonitor.enabled=true", "--set", "prometheusRule.enabled=true", "--set", "prometheusRule.labels.release=stack"]
-# A Helm that was not built for a release assumes an old cluster.
+# A Helm that is not built as a release assumes an old cluster, so the version is given.
 FOR = ["--kube-version", KUBERNETES[0]]
 LIMIT = 120
 checks = 0
@@ -51,7 +51,7 @@ def run(*command, right=True, **options):
 
 
 def tools():
-    """Every compiled package is cached, so an interrupted build continues."""
+    """Each compiled package is cached, so an interrupted build can continue."""
     folder = ROOT / "target" / "go"
     environment = {**os.environ, "GOBIN": str(TOOLS), "CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false -p=2",
                    "GOMODCACHE": str(folder / "mod"), "GOCACHE": str(folder / "build")}
@@ -69,7 +69,7 @@ def tool(name):
 
 
 def template(values, *more, release="pmnet"):
-    """Returns the objects that Helm makes. Helm's warnings about symbolic links are removed."""
+    """Returns the objects that Helm makes. Removes Helm's warnings about symbolic links."""
     command = [tool("helm"), "template", release, CHART, "--namespace", "shop", "--values", values, *FOR, *more]
     done = subprocess.run([str(word) for word in command], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=LIMIT)
     if done.returncode != 0:
@@ -78,7 +78,7 @@ def template(values, *more, release="pmnet"):
 
 
 def kubernetes(values, objects):
-    """The schemas of Kubernetes, and the linter of Helm."""
+    """Checks the objects with the schemas of Kubernetes, and the chart with Helm's linter."""
     run(tool("helm"), "lint", "--strict", CHART, "--values", values, *FOR)
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "all.yaml"
@@ -86,7 +86,7 @@ def kubernetes(values, objects):
         for version in KUBERNETES:
             run(tool("kubectl-validate"), "--version", version, path)
             passed()
-    # A validator that accepts everything finds no fault, so it is tested with a wrong object.
+    # A validator that accepts everything would find no fault. So the validator is tested with a wrong object.
     broken = [one for one in objects if one["kind"] == "StatefulSet"][0]
     broken = json.loads(json.dumps(broken))
     broken["spec"]["replica"] = 3
@@ -102,7 +102,7 @@ def refused():
     for case in json.loads((HERE / "refused.json").read_text()):
         words = [word for one in case["set"] for word in ("--set", one)]
         done = run(tool("helm"), "template", "pmnet", CHART, "--values", HERE / "values" / "usual.yaml", *FOR, *words, right=False)
-        # A schema writes the path of a value with slashes or with dots.
+        # A schema may write the path of a value with slashes or with dots.
         said = done.stdout.replace("/", ".")
         if done.returncode == 0 or case["says"].replace("/", ".") not in said:
             fail(f"{case['set']}: it should say {case['says']!r}, and says:\n{done.stdout[-2000:]}")
@@ -114,7 +114,7 @@ def matches(selector, labels):
 
 
 def pod_rules(objects):
-    """The standard `restricted` for pods, and further rules for pmnet's pods."""
+    """Checks the standard `restricted` for pods, and further rules for pmnet's pods."""
     if any(one["kind"] == "Secret" for one in objects):
         fail("the chart makes a Secret")
     workloads = [one for one in objects if one["kind"] in ("StatefulSet", "Deployment")]
@@ -157,7 +157,7 @@ def pod_rules(objects):
 
 
 def device_ids(objects):
-    """Each device has a number of its own and sends to the next device; the last device sends to an
+    """Each device must have an id of its own, and must send to the next device. The last device must send to an
     existing server."""
     files = next(one["data"] for one in objects if one["kind"] == "ConfigMap" and one["metadata"]["name"].endswith("-device"))
     files = [pods.toml(text)["device"] for _, text in sorted(files.items())]
@@ -165,7 +165,7 @@ def device_ids(objects):
         fail(f"ids: {[one['id'] for one in files]}")
     for one, after in zip(files, files[1:] + [None]):
         sends_to = after["listen"].split(":")[0] if after else "pmnet-server-0"
-        # Without keys the id of the next device has no use, so a device refuses this flag.
+        # A device without keys refuses the flag for the id of its next hop.
         number = (after["id"] if after else 0) if "key" in one else None
         if one["next"].split(".")[0] != sends_to or one.get("next-id") != number:
             fail(f"device {one['id']} sends to {one['next']}, number {one.get('next-id')}")
@@ -177,7 +177,7 @@ def device_ids(objects):
 
 
 def monitoring():
-    """The rules equal those of contrib/prometheus, and they use the job name that Prometheus assigns."""
+    """The rules must equal those of contrib/prometheus, and must use the job name that Prometheus assigns."""
     objects = template(HERE / "values" / "usual.yaml", *MONITORED)
     rule = next(one for one in objects if one["kind"] == "PrometheusRule")
     if rule["spec"] != yaml.safe_load((ROOT / "contrib/prometheus/pmnet.rules.yml").read_text()):
@@ -195,7 +195,7 @@ def monitoring():
 
 
 def is_documented():
-    """Each value has a comment, and the schema has exactly the existing values."""
+    """Each value must have a comment, and the schema must have exactly the existing values."""
     lines = (CHART / "values.yaml").read_text().splitlines()
     known = json.loads((CHART / "values.schema.json").read_text())
     values = yaml.safe_load("\n".join(lines))

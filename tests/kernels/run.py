@@ -1,22 +1,24 @@
 #!/usr/bin/env python3
-"""Does this kernel accept the pipeline, and does the pipeline behave there as the device in user space?
+"""Does this kernel accept the pipeline, and does the pipeline in it behave like the device in user
+space?
 
-Boots Debian kernels in QEMU (emulated: needs no virtualization), each with a file system in memory
-that holds one program: the tests of crates/dataplane/tests/kernel. They load the programs of bpf/, let
-the kernel answer updates alone, and compare it with the device in user space, packet by packet.
+Boots Debian kernels in QEMU (emulated: needs no virtualization). Each guest has a file system in
+memory with one program: the tests of crates/dataplane/tests/kernel. The tests load the programs of
+bpf/, let the kernel answer updates alone, and compare it packet by packet with the device in user
+space.
 
   tests/kernels/run.py                                 this Debian's kernel, and 6.12 if apt knows it
   tests/kernels/run.py linux-image-cloud-amd64         packages by name; a meta-package is followed
   tests/kernels/run.py ./linux-image-….deb ./bzImage   files: a package, a kernel itself
 
-  --packets N     of the differential test (4000)
-  --seconds N     limit for the tests of one kernel (600)
-  --tests BINARY  these tests, built before, instead of building them
+  --packets N     number of packets of the differential test (4000)
+  --seconds N     time limit for the tests of one kernel (600)
+  --tests BINARY  use these tests instead of building them
 
-QEMU is installed if need be (root, apt-get). Packages and the output of each kernel are kept in
-target/kernels; a package in that folder is not downloaded again. Every step has a limit. The output
-ends with one line for each kernel; the exit code is 1 if a kernel does not load the pipeline, fails
-a test, or could not be tried.
+If QEMU is missing, it is installed (root, apt-get). Packages and the output of each kernel are kept in
+target/kernels. A package in this folder is not downloaded again. Every step has a time limit. The
+output ends with one line for each kernel. The exit code is 1 if a kernel does not load the pipeline,
+fails a test, or could not be tried.
 """
 
 import argparse
@@ -34,11 +36,11 @@ sys.path.insert(0, str(HERE.parent))
 sys.dont_write_bytecode = True
 from guest import CACHE, QEMU, ROOT, Trouble, archive, call, download, install_qemu, is_known, libraries, unpack  # noqa: E402
 
-# Kernels that are tried without arguments; the second kernel only if apt knows it.
+# Kernels that are tried if no arguments are given. The second kernel is tried only if apt knows it.
 USUAL, OTHER = "linux-image-amd64", "linux-image-6.12-amd64"
 # Time limits in seconds. On a busy machine, an emulated kernel needs up to a minute to start.
 BUILD_LIMIT, BOOT_LIMIT = 1200, 120
-# Without these lines in the output a good exit code means nothing.
+# Lines that the output must have. Without these lines, an exit code of 0 proves nothing.
 NEEDED = (
     "load::an_update_is_acknowledged_by_the_kernel_alone",
     "load::what_it_costs_to_verify_is_told",
@@ -52,7 +54,7 @@ NEEDED = (
 
 
 def kernel_image(what):
-    """Returns a name for the results, and the path of a bootable kernel."""
+    """Returns a name for the results, and the path of a kernel that can be booted."""
     path = pathlib.Path(what)
     if "/" not in what:
         path = download(what)
@@ -70,7 +72,7 @@ def kernel_image(what):
 
 
 def build_tests():
-    """The program with the kernel tests."""
+    """Builds the program with the kernel tests. Returns its path."""
     print("building the tests", flush=True)
     command = ["cargo", "test", "--locked", "-p", "pmnet-dataplane", "--test", "kernel", "--no-run"]
     said = call([*command, "--message-format=json"], BUILD_LIMIT, cwd=ROOT)
@@ -82,7 +84,7 @@ def build_tests():
 
 
 def make_guest(tests):
-    """The guest's file system: busybox, the tests with their libraries, `init`."""
+    """Makes the guest's file system: busybox, the tests with their libraries, and `init`."""
     _, busybox = unpack(download("busybox-static"), r"\./(usr/)?bin/busybox")
     slim = CACHE / "tests"
     try:
@@ -108,10 +110,11 @@ def make_guest(tests):
 
 
 def boot(image, guest, log, packets, seconds):
-    """Runs the guest to its end. Returns the output of its serial port, and the reason if it was ended."""
+    """Runs the guest to its end. Returns the output of its serial port. If the guest had to be ended,
+    also returns the reason."""
     command = [
         QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-        # Never KVM, because the result must not depend on the host's kernel.
+        # KVM is never used, because the result must not depend on the host's kernel.
         "-accel", "tcg", "-cpu", "max", "-smp", "2", "-m", "1024",
         "-serial", f"file:{log}", "-kernel", str(image), "-initrd", str(guest),
         "-append", f"console=ttyS0 panic=-1 oops=panic loglevel=5 pmnet_packets={packets} pmnet_seconds={seconds}",
@@ -126,7 +129,7 @@ def boot(image, guest, log, packets, seconds):
 
 
 def judge(said, ended):
-    """Judges the guest's output. Returns whether all is well, and a line about it."""
+    """Judges the guest's output. Returns whether all tests passed, and a line about it."""
     release = re.search(r"^guest: kernel (\S+)", said, re.MULTILINE)
     jit = re.search(r"^guest: jit (\d)", said, re.MULTILINE)
     code = re.search(r"^guest: exit (\d+)", said, re.MULTILINE)
@@ -138,7 +141,7 @@ def judge(said, ended):
     if not release:
         return False, f"does not come up: {ended or 'see what it said'}"
     loads = NEEDED[1] in passed
-    # The verifier's objection is the last line before its statistics.
+    # The reason of the verifier is the last line before its statistics.
     refused = re.search(r"^(.+)\n(?:verification time.*\n)?(?:stack depth.*\n)?processed \d+ insns", said, re.MULTILINE)
     if loads:
         facts.append("loads")
@@ -156,7 +159,7 @@ def judge(said, ended):
         facts.append(f"not passed: {', '.join(missing)}")
     if not jit or jit[1] == "0":
         facts.append("interpreted, not compiled")
-    # The kernel itself reports a fault.
+    # The kernel itself has reported a fault.
     complaint = re.search(r"^\[ *[\d.]+\].*(BUG:|WARNING:|Oops|Kernel panic|general protection).*", said, re.MULTILINE)
     if complaint:
         facts.append(f"the kernel says: {complaint[0].strip()}")
@@ -167,7 +170,8 @@ def judge(said, ended):
 
 
 def passed_tests(said):
-    """Names of the passed tests; a test's own output stands between its name and its `ok`."""
+    """Returns the names of the passed tests. A test's own output may stand between its name and its
+    `ok`."""
     return {
         name
         for name, rest in re.findall(r"^test (\S+) \.\.\. (.*?)(?=^test |\Z)", said, re.MULTILINE | re.DOTALL)
@@ -176,7 +180,7 @@ def passed_tests(said):
 
 
 def attempt(what, guest, arguments):
-    """Tries one kernel. Returns whether all is well, and a line about it."""
+    """Tries one kernel. Returns whether all tests passed, and a line about it."""
     name, image = kernel_image(what)
     log = CACHE / f"{name}.log"
     print(f"booting {name}", flush=True)
@@ -189,7 +193,7 @@ def attempt(what, guest, arguments):
 
 
 def positive(text):
-    """A number above 0."""
+    """Parses a number above 0."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError("a number above 0")
@@ -197,7 +201,7 @@ def positive(text):
 
 
 def main():
-    """Described at the head of this file."""
+    """The text at the head of this file is the description of the options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kernels", nargs="*", metavar="KERNEL")
     parser.add_argument("--packets", type=positive, default=4000)
@@ -206,7 +210,7 @@ def main():
     arguments = parser.parse_args()
     CACHE.mkdir(parents=True, exist_ok=True)
     results = []
-    # Two simultaneous runs would boot each other's files.
+    # If two runs took place at the same time, they would overwrite each other's files.
     lock = (CACHE / "lock").open("w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,20 +1,19 @@
 #!/usr/bin/env python3
-"""Leaves out every check and every statement of a crate, one at a time, and reports which changes no test notices.
+"""Leaves out each check and each statement of a crate, one at a time. Reports the changes that no test notices.
 
-What cargo-mutants does not do: it changes operators and values (`make cargo-mutants`), but never leaves out a check or a call.
-generate.py says which changes there are.
+cargo-mutants changes operators and values (`make cargo-mutants`), but never leaves out a check or a call. This program
+does. generate.py defines the possible changes.
 
-All changes of the crate are compiled into it at once, in a copy of the tree; each acts only if the environment has its number.
-So the crate is compiled once and not once for each change. A change that does not compile is left
-out, and counted. Each change is tried with the crate's own tests, until one of them fails or does
-not end.
+All changes of a crate are compiled into it at once, in a copy of the tree. A change takes effect only if an environment
+variable has its number. So the crate is compiled once, and not once for each change. A change that does not compile is
+left out and counted. Each change is tried with the crate's own tests, until one of them fails or does not end.
 
-  tests/mutants/dropped.py pmnet-proto                   all of one crate
-  tests/mutants/dropped.py pmnet-proto --only admission  those whose name contains the word
-  tests/mutants/dropped.py pmnet-proto --shard 2/8       the second of eight parts
+  tests/mutants/dropped.py pmnet-proto                   all changes of one crate
+  tests/mutants/dropped.py pmnet-proto --only admission  the changes whose name contains this word
+  tests/mutants/dropped.py pmnet-proto --shard 2/8       the second of eight parts of the changes
   tests/mutants/dropped.py pmnet-proto --list
 
-The exit code is 1 for a survivor that is not in survivors.toml.
+The exit code is 1 if there is a survivor that is not in survivors.toml.
 """
 
 import argparse
@@ -33,8 +32,8 @@ import survivors
 from generate import Source
 
 NUMBER = "PMNET_MUTANT"
-# The number is looked up once. The switch is in the crate itself, which has no other crate in
-# common with its tests.
+# The switch reads the number once. The switch is part of the crate itself, because the crate and its tests have no
+# other crate in common.
 SWITCH = """
 #[doc(hidden)]
 pub fn mutant(number: u32) -> bool {
@@ -42,14 +41,15 @@ pub fn mutant(number: u32) -> bool {
     *CHOSEN.get_or_init(|| std::env::var("%s").map_or(0, |text| text.parse().expect("a number"))) == number
 }
 """ % NUMBER
-# A change may leave a variable or an import unused, so warnings are allowed.
+# A change may leave a variable or an import unused, so warnings are permitted.
 ALLOW = "#![allow(warnings)] "
 BUILDS_MAX = 30
 MEMORY_MAX = 8 << 30
 
 
 def around(change, number):
-    """The texts before and after the change, with which it acts if it is chosen."""
+    """Returns the texts that are put before and after a change, so that the change takes effect only if it is
+    selected."""
     if change.kind == "bound":
         return "({ let value = ", " } })"
     if change.kind == "statement":
@@ -60,11 +60,12 @@ def around(change, number):
 
 
 def woven(text, changes):
-    """Returns the text with all these changes (number, change), and (start, end, number) of each, inner ones later."""
+    """Inserts all these changes (number, change) into the text. Returns the text, and (start, end, number) of each
+    change; inner changes come later."""
     inserts = []
     for number, change in changes:
         before, behind = around(change, number)
-        # At one position, ends come before begins; the outer change begins first and ends last.
+        # At one position, ends come before beginnings. The outer change begins first and ends last.
         inserts.append((change.start, 1, -change.end, number, before))
         inserts.append((change.end, 0, -change.start, number, behind))
         if change.kind == "bound":
@@ -87,14 +88,14 @@ def woven(text, changes):
 
 
 def sources(folder):
-    """The crate's source files without tests."""
+    """Returns the crate's source files, without tests."""
     for path in sorted(folder.glob("src/**/*.rs")):
         if not run.is_test(path, folder) and path.parent.name != "bin":
             yield path
 
 
 class Crate:
-    """A crate in a copy of the tree, with all its changes compiled in."""
+    """A crate in a copy of the tree. All its changes are compiled into it."""
 
     def __init__(self, package, tree, target):
         self.package, self.tree, self.target = package, tree, target
@@ -111,7 +112,7 @@ class Crate:
         return f"{self.file_of[number].relative_to(self.tree)}: {self.changes[number].name()}"
 
     def write(self, numbers):
-        """Inserts the changes. Returns the positions of the changes, by file."""
+        """Inserts the changes. Returns their positions by file."""
         by_file = collections.defaultdict(list)
         for number in numbers:
             by_file[self.file_of[number]].append((number, self.changes[number]))
@@ -126,7 +127,7 @@ class Crate:
         return places
 
     def cargo(self, command, seconds):
-        """Runs cargo: (whether all is well, executables of tests, places of errors)."""
+        """Runs cargo. Returns (whether it succeeded, executables of tests, places of errors)."""
         command = ["cargo", *command, "--offline", "--locked", "-p", self.package, "--message-format", "json"]
         environment = dict(os.environ, CARGO_TARGET_DIR=str(self.target))
         done = subprocess.run(command, cwd=self.tree, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=seconds)
@@ -143,7 +144,8 @@ class Crate:
         return done.returncode == 0, programs, errors
 
     def blamed(self, errors, places):
-        """The changes to which an error belongs: the innermost one around it, or all of its function."""
+        """Returns the changes to which an error belongs: the innermost change around it, or all changes of its
+        function."""
         numbers = set()
         for path, at, said in errors:
             text = path.read_text()
@@ -152,7 +154,8 @@ class Crate:
             if around_it:
                 numbers.add(min(around_it)[1])
                 continue
-            # The error concerns a variable that a statement would have set; it does not name the statement.
+            # The error is about a variable that a removed statement would have set. The error does not name the
+            # statement.
             source = Source(text)
             body = next(((start, end) for start, end, _ in reversed(source.functions) if start - 400 <= at <= end), None)
             inside = [number for start, end, number in places.get(path, []) if body and body[0] <= start and end <= body[1]]
@@ -162,10 +165,10 @@ class Crate:
         return numbers
 
     def build(self):
-        """(test programs, numbers of the changes in them)."""
+        """Builds the tests. Returns (test programs, numbers of the changes in them)."""
         numbers = set(self.changes)
         places = self.write(numbers)
-        # The first check finds most changes that do not compile, without generating code.
+        # `cargo check` comes first, because it finds most changes that do not compile, without generating code.
         for command in (["check", "--lib"], ["test", "--lib", "--tests", "--no-run"]):
             for _ in range(BUILDS_MAX):
                 well, programs, errors = self.cargo(command, run.BUILD_SECONDS_MAX * 2)
@@ -179,7 +182,7 @@ class Crate:
 
 
 def limited(seconds):
-    """Limits a test by CPU time, which does not depend on other load, and by memory."""
+    """Limits the CPU time and the memory of a test. CPU time does not depend on other load."""
 
     def set_limits():
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
@@ -190,7 +193,7 @@ def limited(seconds):
 
 
 def tried(program, number, folder, seconds):
-    """(exit code, or None if the program was ended; seconds of CPU time)."""
+    """Runs a test program. Returns (exit code, or None if the program was ended; seconds of CPU time)."""
     environment = dict(os.environ, CARGO_MANIFEST_DIR=str(folder), RUST_BACKTRACE="0", **{NUMBER: str(number)})
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     process = subprocess.Popen(
@@ -198,7 +201,8 @@ def tried(program, number, folder, seconds):
         start_new_session=True, preexec_fn=limited(seconds),
     )
     try:
-        # A test that only waits uses no CPU time. Other programs may use all processors.
+        # A test that only waits uses no CPU time, so the elapsed time is also limited. The limit is long, because other
+        # programs may use all processors.
         code = process.wait(timeout=60 + 20 * seconds)
     except subprocess.TimeoutExpired:
         code = None
@@ -233,7 +237,7 @@ def main():
             return 0
         programs, able = crate.build()
         print(f"{options.package}: {len(crate.changes)} changes, {len(crate.changes) - len(able)} do not compile; built in {time.monotonic() - begun:.0f} s", flush=True)
-        # Without a change all tests must pass; otherwise a failure would mean nothing. The fast tests run first.
+        # Without a change all tests must pass. Otherwise a failure would prove nothing. Fast tests run first.
         costs = []
         for program in programs:
             code, cost = tried(program, 0, crate.folder, 600)

@@ -1,13 +1,14 @@
 """Makes mutants that cargo-mutants does not make: checks whose result is ignored, and statements that are left out.
 
-It parses only the necessary parts of Rust: comments, strings and brackets, functions, `&&` and `||`, `if`, and the ends
-of statements. A position that it parses wrongly does not compile, and is counted as such.
+This module parses only the parts of Rust that it needs: comments, strings and brackets, functions, `&&` and `||`,
+`if`, and the ends of statements. If the module parses a position wrongly, the change does not compile, and is counted.
 
   kind       what is changed
-  check      an operand of && becomes true, and one of || false; all of an &&, and a condition of an if or of .then, false, or
-             true if it is a single one; what is looked for (filter, find, any …) true or false
+  check      an operand of && becomes true, and an operand of || becomes false. A whole && becomes false, and so does
+             the condition of an if or of .then; a condition without operators also becomes true. The condition of a
+             search (filter, find, any …) becomes true or false
   bound      .min(…) or .max(…) is left out
-  statement  a call, or an assignment, but += and the like, is left out (cargo-mutants has the others)
+  statement  a call or an assignment is left out, except += and similar ones (cargo-mutants changes these)
 """
 
 import bisect
@@ -19,14 +20,14 @@ KINDS = frozenset({"check", "bound", "statement"})
 OPEN, CLOSE = "([{", ")]}"
 # The first words of statements that are neither calls nor assignments.
 OTHER = re.compile(r"(?:let|return|break|continue|use|const|static|type|fn|pub|if|for|while|loop|match|unsafe|mod|impl|else|struct|enum|trait|extern)\b|#|\w+!|'")
-# A name that a condition binds; words before a condition, or before an operand.
+# A `let` in a condition; and the words that can stand before a condition, or before an operand.
 LET = r"(?:\bif|\bwhile|&&)\s+let\b"
 BEFORE = re.compile(r"\b(?:if|while|return|match|in|else|move)$")
 
 
 @dataclass(frozen=True)
 class Change:
-    """One change of one text: the part between start and end is replaced."""
+    """One change of a text: the part between start and end is replaced."""
 
     function: str
     kind: str
@@ -34,7 +35,7 @@ class Change:
     end: int
     to: str
     what: str
-    # For a bound, the end of the value that is bounded.
+    # For a bound, the end of the value that is limited.
     middle: int = 0
 
     def name(self):
@@ -45,7 +46,8 @@ class Change:
 
 
 def masked(text):
-    """The text in which each character of comments, strings and character literals is a blank (in strings an x)."""
+    """Returns the text with all characters of comments, strings and character literals replaced by a blank (in
+    strings by an x)."""
     token = re.compile(
         r'(?P<comment>//[^\n]*|/\*.*?\*/)|(?P<raw>b?r(#*)".*?"\3)|(?P<string>b?"(?:\\.|[^"\\])*")|(?P<character>b?\'(?:\\[^\']*|[^\'\\])\')',
         re.DOTALL,
@@ -59,7 +61,7 @@ def masked(text):
 
 
 def pairs(text):
-    """For each bracket, the position of its counterpart."""
+    """Returns the position of the counterpart of each bracket."""
     other, open_ones = {}, []
     for at, one in enumerate(text):
         if one in OPEN:
@@ -71,7 +73,7 @@ def pairs(text):
 
 
 def spans(text, other, head):
-    """(name, start, end) of each body in braces after a match of `head`."""
+    """Returns (name, start, end) of each body in braces that follows a match of `head`."""
     for found in re.finditer(head, text):
         at = found.end()
         while at < len(text) and text[at] not in "{;":
@@ -81,7 +83,7 @@ def spans(text, other, head):
 
 
 class Source:
-    """A Rust file, and the possible changes in it."""
+    """A Rust file, with the possible changes in it."""
 
     def __init__(self, text):
         self.text = text
@@ -89,16 +91,16 @@ class Source:
         self.other = pairs(self.masked)
         self.functions = sorted((start, end, name) for name, start, end in spans(self.masked, self.other, r"\bfn\s+(\w+)"))
         self.starts = [start for start, _, _ in self.functions]
-        # The protocol's tables are constants that contain functions.
+        # The tables of the protocol are constants that contain functions.
         self.constants = [
             (found.end(), self.after(found.end(), False), found.group(1))
             for found in re.finditer(r"\b(?:const|static)\s+(\w+)\s*:[^=;{]*=", self.masked)
         ]
-        # Tests are not built into the product.
+        # Tests are not part of the product, so they are left out.
         self.left_out = [(start, end) for _, start, end in spans(self.masked, self.other, r"#\[cfg\(test\)\]()")]
 
     def function_at(self, at):
-        """The innermost function around the position, if it belongs to the product."""
+        """Returns the innermost function around the position, if it is part of the product."""
         if any(start <= at < end for start, end in self.left_out):
             return None
         for number in range(bisect.bisect(self.starts, at) - 1, -1, -1):
@@ -108,7 +110,7 @@ class Source:
         return next((name for start, end, name in self.constants if start <= at < end), None)
 
     def before(self, at, stop_at_and):
-        """The start of the operand that ends before `at`, or None if it is the right side of an `if let`."""
+        """Returns the start of the operand that ends before `at`; None if it is the right side of an `if let`."""
         text = self.masked
         while at > 0:
             one = text[at - 1]
@@ -132,7 +134,7 @@ class Source:
         return at
 
     def after(self, at, stop_at_and):
-        """The end of the operand that begins at `at`."""
+        """Returns the end of the operand that begins at `at`."""
         text = self.masked
         while at < len(text):
             one = text[at]
@@ -146,7 +148,7 @@ class Source:
         return at
 
     def change(self, kind, start, end, to, label):
-        """The change of this part without surrounding blanks, if it is in a function."""
+        """Returns the change of this part, without the blanks around it, if the part is in a function."""
         while start < end and self.masked[start].isspace():
             start += 1
         while end > start and self.masked[end - 1].isspace():
@@ -160,7 +162,8 @@ class Source:
     def operands(self):
         for found in re.finditer(r"&&|\|\|", self.masked):
             before = self.masked[: found.start()].rstrip()
-            # These characters belong to a closure without arguments, or to a reference to a reference.
+            # The two characters are not an operator, but belong to a closure without arguments, or to a reference to a
+            # reference.
             if not re.search(r"[\w)\]?]$", before) or BEFORE.search(before[-8:]):
                 continue
             is_and = found.group() == "&&"
@@ -170,7 +173,7 @@ class Source:
             ):
                 if start is not None and not re.match(r"\s*let\b", self.masked[start:end]):
                     yield self.change("check", start, end, "true" if is_and else "false", "without")
-                    # A condition with a `let` in it cannot become false as a whole, because its name would be unknown.
+                    # A condition with a `let` cannot become false as a whole, because its name would then be unknown.
                     if is_and and re.search(LET + r"[^;]*$", self.masked[max(0, found.start() - 400) : found.start()]):
                         yield self.change("check", start, end, "false", "never")
             start, end = self.before(found.start(), False), self.after(found.end(), False)
@@ -183,7 +186,8 @@ class Source:
             while self.masked[end : end + 2] == "||":
                 end = self.after(end + 2, False)
             condition = self.masked[found.end() : end]
-            # cargo-mutants changes the conditions of match arms. Of a condition with ||, each operand is left out by itself.
+            # cargo-mutants changes the conditions of match arms. In a condition with ||, each operand is left out
+            # separately.
             if self.masked[end : end + 1] != "{" or re.search(r"\blet\b", condition) or "||" in condition:
                 continue
             yield self.change("check", found.end(), end, "false", "never if")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of the changes that generate.py and dropped.py make in small texts."""
+"""Tests the changes that generate.py and dropped.py make in short texts."""
 
 import unittest
 

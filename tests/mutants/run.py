@@ -1,36 +1,35 @@
 #!/usr/bin/env python3
-"""Changes the source in one place at a time, and checks whether a test notices.
+"""Changes the source at one place at a time, and checks whether a test notices the change.
 
-For changes that no tool makes by itself: the C of the pipeline, what is flushed and when, the order
-between two persists, a number in place of another number. Operators, values and match arms are
-cargo-mutants' (`make cargo-mutants`); checks and statements that are left out are dropped.py's
-(`make dropped`). Changes of these kinds need no row.
+This program is for changes that no tool makes by itself: changes of the C code of the pipeline, of flushes, of the
+order of two persists, and of numbers. cargo-mutants changes operators, values and match arms (`make cargo-mutants`),
+and dropped.py leaves out checks and statements (`make dropped`). Changes of these kinds need no row.
 
-The tables (*.toml, next to this file) have one row for each mutant:
+The tables (*.toml in this folder) have one row for each mutant:
 
-  name       what is missing then
-  in         the file that is changed, or the folder: then the text may be in any of its files, and may move between them
-  function   the function that it is in, where the text is in others too
-  from, to   the text that is replaced: it must occur exactly once there; spaces and line ends do not count
+  name       what the source lacks with this change
+  in         the file that is changed; or a folder, if the text may be in any of its files
+  function   the function with the text; only needed if other functions have the text too
+  from, to   the text that is replaced, which must occur exactly once, and its replacement; spaces and line ends
+             do not count
   tests      names of COMMANDS, tried one after the other until one of them fails
-  explained  only for a mutant that nothing notices: why that is right, or what it would take
+  explained  only for a mutant that no test notices: why this is right, or what a test would need
 
-`from` is as short as it can be: a statement, without the statements around it.
+`from` should be as short as possible: one statement, without the statements around it.
 
-A copy of the tree is made once, in a scratch directory; the tree itself is never touched. Nothing runs
-while the tables are wrong: a row whose text is not found once would test nothing. A mutant that does not
-compile, or whose tests do not end in time, is an error of its row: it is never counted as caught. The last
-line is
+A copy of the tree is made once, in a scratch directory. The tree itself is never changed. Before anything runs, all
+rows are checked: a row whose text does not occur exactly once would test nothing. If a mutant does not compile, or its
+tests do not end in time, this is an error of its row, and the mutant does not count as caught. The last line is
 
   N caught, N survived, N errors
 
-and the exit code is 1 for an error, and for a survivor that is not explained.
+The exit code is 1 if there is an error, or a survivor without an explanation.
 
-  tests/mutants/run.py                       all of them
-  tests/mutants/run.py --only repair         those whose name contains the word
-  tests/mutants/run.py --sample 20 --seed 1  so many of them, at random
+  tests/mutants/run.py                       all mutants
+  tests/mutants/run.py --only repair         the mutants whose name contains this word
+  tests/mutants/run.py --sample 20 --seed 1  this number of mutants, at random
   tests/mutants/run.py --list
-  tests/mutants/run.py --check               only looks whether the tables fit the tree; a part of make lint
+  tests/mutants/run.py --check               only checks that the tables fit the tree; a part of make lint
 """
 
 import argparse
@@ -53,7 +52,7 @@ from generate import Source
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 
-# The command that builds a test, the command that runs it, and the time limit in seconds.
+# For each name: the command that builds a test, the command that runs it, and the time limit in seconds.
 COMMANDS = {
     "format": (
         "cargo test --offline -p pmnet-log --lib --test format --test failures --no-run",
@@ -76,7 +75,7 @@ COMMANDS = {
         240,
     ),
     "log": ("cargo test --offline -p pmnet-log --no-run", "cargo test --offline -p pmnet-log", 240),
-    # These tests need root and clang.
+    # The tests of the next three rows need root and clang.
     "kernel-hops": (
         "cargo test --offline --release -p pmnet-dataplane --test kernel --no-run",
         "cargo test --offline --release -p pmnet-dataplane --test kernel -- chain:: hold:: erase:: --test-threads=1",
@@ -125,7 +124,7 @@ OPTIONAL = {"function", "explained"}
 
 
 def rows():
-    """All rows of all tables."""
+    """Returns all rows of all tables."""
     found = []
     for table in sorted(set(HERE.glob("*.toml")) - {survivors.LIST}):
         with open(table, "rb") as file:
@@ -134,7 +133,7 @@ def rows():
 
 
 def wrong_form(row):
-    """Returns the fault of an invalid row, with its remedy."""
+    """Returns the fault of an invalid row, with advice."""
     missing, unknown = FIELDS - OPTIONAL - row.keys(), row.keys() - FIELDS
     if missing:
         return f"give it {' and '.join(sorted(missing))}"
@@ -146,12 +145,12 @@ def wrong_form(row):
 
 
 def is_test(path, home):
-    """Whether a file of this folder is a test; tests are no part of the product."""
+    """Returns whether a file of this folder is a test. Tests are not part of the product."""
     return path.stem.endswith("tests") or "tests" in path.relative_to(home).parts
 
 
 def places(row, tree):
-    """(file, start, end) of each occurrence of its text."""
+    """Returns (file, start, end) of each occurrence of the row's text."""
     home = tree / row["in"]
     for path in [home] if home.is_file() else sorted(home.rglob("*.rs")):
         if home.is_dir() and is_test(path, home):
@@ -165,7 +164,7 @@ def places(row, tree):
 
 
 def wrong_text(row, tree):
-    """Returns the fault of a row that does not fit the tree, with its remedy."""
+    """Returns the fault of a row that does not fit the tree, with advice."""
     if not (tree / row["in"]).exists():
         return f"there is no {row['in']}: find with `git log --follow` where it went, and name that"
     if not tokens(row["from"]):
@@ -185,7 +184,7 @@ def wrong_text(row, tree):
 
 
 def complaints(found, tree):
-    """One sentence for each invalid row."""
+    """Returns one sentence for each invalid row."""
     names, changes = set(), {}
     for row in found:
         name = row.get("name", f"a row without a name: {row}")
@@ -205,19 +204,19 @@ def complaints(found, tree):
 
 
 def stop_if_wrong(found, tree):
-    """Ends the program with a sentence for each invalid row, if there are any."""
+    """If there are invalid rows, ends the program with a sentence about each."""
     wrong = list(complaints(found, tree))
     if wrong:
         sys.exit("\n".join([*wrong, f"{len(wrong)} of {len(found)} rows in {HERE.relative_to(ROOT)}/*.toml are wrong"]))
 
 
 def tokens(text):
-    """The text's words and signs, without its layout."""
+    """Returns the words and signs of the text, without its layout."""
     return re.findall(r"\w+|[^\w\s]", text)
 
 
 def pattern(text):
-    """Matches the text in any layout."""
+    """Returns a pattern that matches the text in any layout."""
     found = tokens(text)
     parts = [re.escape(found[0])]
     for before, token in zip(found, found[1:]):
@@ -227,7 +226,7 @@ def pattern(text):
 
 
 def copy_tree(to, committed):
-    """Copies the tracked and the new files, in their present or committed state."""
+    """Copies the tracked files and the new files, in their present or in their committed state."""
     if committed:
         archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, stdout=subprocess.PIPE)
         subprocess.run(["tar", "-x", "-m", "-C", to], input=archive.stdout, check=True)
@@ -239,16 +238,16 @@ def copy_tree(to, committed):
         if source.is_file():
             target = to / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            # The copies get the present time, because a kept target directory was built from older files.
+            # The copies get the present time, because the target directory may have been built from older files.
             shutil.copy(source, target)
 
 
 def run(command, tree, target, seconds, log):
-    """Returns the exit code, or None after the time limit; the output goes to `log`."""
+    """Runs a command, with its output in `log`. Returns the exit code, or None after the time limit."""
     environment = dict(
         os.environ,
         CARGO_TARGET_DIR=str(target),
-        # Each mutant is built, so a fast build matters more than a fast program.
+        # Each mutant is compiled, so a fast build is more important than a fast program.
         CARGO_PROFILE_RELEASE_LTO="off",
         CARGO_PROFILE_RELEASE_DEBUG="0",
         CARGO_PROFILE_DEV_DEBUG="0",
@@ -271,14 +270,14 @@ def run(command, tree, target, seconds, log):
 
 
 def noticed_by(log):
-    """The first failed tests, as far as the output names them."""
+    """Returns the names of the first failed tests, as far as the output has them."""
     text = pathlib.Path(log).read_text(errors="replace")
     failed = re.findall(r"^test (\S+) ... FAILED$", text, re.MULTILINE)
     return ", ".join(failed[:3]) or "its exit code"
 
 
 def judge(row, tree, target, log):
-    """Returns (verdict, detail) of one mutant, and restores the file."""
+    """Tries one mutant, and restores the file. Returns (verdict, detail)."""
     [(path, start, end)] = places(row, tree)
     before = path.read_text()
     path.write_text(before[:start] + row["to"] + before[end:])
@@ -327,7 +326,7 @@ def main():
     if not chosen:
         sys.exit("no mutant has such a name")
 
-    # On SIGTERM this program ends its processes and removes its scratch directory.
+    # On SIGTERM this program ends its processes, and removes its scratch directory.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     end = time.monotonic() + options.minutes * 60
     results = []
@@ -338,7 +337,7 @@ def main():
         tree.mkdir()
         copy_tree(tree, options.committed)
         stop_if_wrong(every, tree)
-        # Without a mutant all tests must pass; otherwise a failure would mean nothing.
+        # Without a mutant all tests must pass. Otherwise a failure would prove nothing.
         for test in sorted({test for row in chosen for test in row["tests"]}):
             build, command, seconds = COMMANDS[test]
             if run(build, tree, target, BUILD_SECONDS_MAX, log) != 0 or run(command, tree, target, seconds, log) != 0:

@@ -1,13 +1,14 @@
 """Compares the list of explained survivors with the results of a run.
 
-survivors.toml has one row for each:
+survivors.toml has one row for each explained survivor:
 
   package  the crate
   mutant   its name, without line and column
-  count    how many have this name, if more than one survives (cargo-mutants may make several of one name)
-  why      why no test notices it: what it changes is nothing, or only time; or what it would take
+  count    the number of survivors with this name, if there is more than one (cargo-mutants may give several mutants
+           one name)
+  why      why no test notices it: it changes nothing, or only times; or what a test would need
 
-Usage: tests/mutants/survivors.py PACKAGE OUTCOMES     what `cargo mutants` wrote into mutants.out/outcomes.json
+Usage: tests/mutants/survivors.py PACKAGE OUTCOMES     OUTCOMES: the file mutants.out/outcomes.json of `cargo mutants`
 """
 
 import collections
@@ -23,7 +24,7 @@ FIELDS = {"package", "mutant", "count", "why"}
 
 
 def explained():
-    """All rows. Ends the program if a row is invalid."""
+    """Returns all rows. Ends the program if a row is invalid."""
     rows = tomllib.loads(LIST.read_text()).get("survivor", [])
     wrong = [row for row in rows if row.keys() | {"count"} != FIELDS or not row["why"].strip()]
     twice = [key for key, times in collections.Counter((row["package"], row["mutant"]) for row in rows).items() if times > 1]
@@ -33,10 +34,11 @@ def explained():
 
 
 def judge(package, caught, survived):
-    """Prints the differences between the list and a run. Returns whether a survivor has no explanation.
+    """Prints the differences between the list and a run. Returns whether there is a survivor without an
+    explanation.
 
-    Both arguments are lists of names. If the run had no mutant of a row, this means nothing, because the run may have
-    been partial."""
+    Both arguments are lists of names. A row is not reported if the run did not try its mutant, because the run may
+    have been partial."""
     have = collections.Counter(survived)
     rows = {row["mutant"]: row for row in explained() if row["package"] == package}
     unexplained = False
@@ -55,7 +57,7 @@ def judge(package, caught, survived):
 
 
 def of_cargo_mutants(outcomes):
-    """(caught, survived, unviable): names without line and column."""
+    """Returns (caught, survived, unviable), each with names without line and column."""
     found = {"caught": [], "survived": [], "unviable": []}
     kinds = {"CaughtMutant": "caught", "Timeout": "caught", "MissedMutant": "survived", "Unviable": "unviable"}
     for outcome in json.loads(pathlib.Path(outcomes).read_text())["outcomes"]:

@@ -1,35 +1,36 @@
 #!/usr/bin/env python3
-"""Does a machine with persistent memory have all acknowledged writes after a power cut?
+"""Does a machine with persistent memory still have all acknowledged writes after a power cut?
 
-Boots Debian's kernel in QEMU (emulated: needs no virtualization) with two virtual NVDIMMs. Two devices of pmnet run in
-the guest, one with its log on fsdax (ext4), one on devdax. All other processes run outside: Redis, the servers, the
-fronts, and the clients, which know the acknowledged writes. At a random moment under load QEMU is killed. Before most
-cuts the servers are stopped for a while, so that only the NVDIMM has the writes that are acknowledged then. Then the
-guest is booted again with the same memory, and Redis is compared with the acknowledged writes.
+Boots Debian's kernel in QEMU (emulated: needs no virtualization), with two virtual NVDIMMs. Two devices of pmnet run in
+the guest: one has its log on fsdax (ext4), the other on devdax. All other processes run outside: Redis, the servers,
+the fronts and the clients, which remember the acknowledged writes. At a random moment under load, QEMU is killed.
+Before most of these power cuts the servers are stopped for a while, so that only the NVDIMM has the last acknowledged
+writes. Then the guest is booted again with the same memory, and Redis is compared with the acknowledged writes.
 
-With packet stores (--of store) there is no Redis: each device has its server beside it in the guest, one with its store
-on fsdax, one on devdax (both logs are on fsdax then). The cut hits all of them at once, and the contents are read
-through the fronts.
+With packet stores (--of store) there is no Redis. Each device has its server in the guest: one server has its store on
+fsdax, the other on devdax. With packet stores both logs are on fsdax. A power cut affects all logs and stores at once,
+and the contents are read through the fronts.
 
   tests/nvdimm/run.py              10 power cuts of logs, and 10 of logs and packet stores
   tests/nvdimm/run.py --runs 200
   tests/nvdimm/run.py --of store   packet stores only
 
-  --seed N        of moments, persistence domains and processors (1)
-  --pmnet BINARY  (target/release/pmnet)
+  --seed N        seed for moments, persistence domains and processors (1)
+  --pmnet BINARY  the binary under test (target/release/pmnet)
   --unsafe        keep the first log in the page cache: the run must then find a loss
 
-Each client writes increasing numbers to a key (SET), and takes one element off a list (LTRIM, acknowledged early by
---assume-ok) after each. A lost write is therefore visible in the key, and a write that is lost or applied twice is
-visible in the list's length. Persistence domain (caches saved or not) and the processor's flush instructions change
-from boot to boot.
+Each client writes increasing numbers to a key (SET). After each SET the client removes one element of a list (LTRIM,
+acknowledged early because of --assume-ok). So the value of the key shows a lost write, and the length of the list shows
+a write that is lost or applied twice. The persistence domain (caches saved or not) and the processor's flush
+instructions change from boot to boot.
 
-Killing QEMU loses no store. The test therefore covers boot, recovery and the real media, but no missing flush; the
-crash enumeration of the log (make crash), which uses the same flush loop, covers flushes.
+If QEMU is killed, no store to memory is lost. So this test covers the boot, the recovery and the real media, but cannot
+find a missing flush. The crash enumeration of the log (make crash) uses the same code that flushes, and finds missing
+flushes.
 
-QEMU is installed if need be (root, apt-get); packages are kept in target/kernels, the guest's
-output in target/nvdimm. The last line is a summary; the exit code is 1 if anything is lost, applied
-twice, or could not be tried.
+If QEMU is missing, it is installed (root, apt-get). Packages are kept in target/kernels, and the guest's output in
+target/nvdimm. The last line is a summary. The exit code is 1 if a write was lost or applied twice, or if the test could
+not be made.
 """
 
 import argparse
@@ -54,17 +55,18 @@ from guest import ROOT, Machine, Redis, Trouble, alone, download, free_port, ins
 OUT = ROOT / "target" / "nvdimm"
 KERNEL = "linux-image-amd64"
 MODULES = ("crc32c_generic", "nfit", "nd_pmem", "dax_pmem", "device_dax", "ext4", "virtio_pci", "virtio_net")
-# Size of each NVDIMM. Without its labels an NVDIMM's size is a multiple of 16 MiB, and so is the
-# address of the second NVDIMM.
+# Size of each NVDIMM. The size without the labels, and the address of the second NVDIMM, must be multiples of 16 MiB.
 NVDIMM_MIB, LABELS_MIB = 258, 2
 # Time limits in seconds. On a busy machine, an emulated kernel needs up to a minute to start.
 BOOT_LIMIT, CHECKS_LIMIT, SETTLE_LIMIT, START_LIMIT = 180, 400, 120, 30
-# Number of clients of each front. Milliseconds after which a command without a reply has an unknown outcome.
+# Number of clients of each front, and the time in milliseconds after which a command without a reply has an unknown
+# outcome.
 CLIENTS, DEADLINE_MS = 8, 60_000
-# Seconds within which every reply arrives.
+# Seconds within which every reply must arrive.
 SOCKET_LIMIT = 2 * DEADLINE_MS / 1000
-# The contents of the persistent memory, and the length to which a client's list is filled before each cut: more
-# elements than the client can remove meanwhile. An emulated machine fills shorter lists.
+# For each kind of contents of the persistent memory, the number of elements to which a client's list is filled before
+# each cut. The client must not be able to remove all elements meanwhile. With the store in the guest, filling takes
+# long, so these lists are shorter.
 ELEMENTS = {"log": 200_000, "store": 2_000}
 # Size of a packet store on fsdax in bytes.
 STORE_SIZE = "160M"
@@ -76,7 +78,7 @@ PROCESSORS = {"max": "clwb", "max,-clwb": "clflushopt", "max,-clwb,-clflushopt":
 
 
 class Nvdimms(Machine):
-    """The guest's machine; its persistent memory stays while the machine is off."""
+    """The guest's machine. While the machine is off, its persistent memory is kept."""
 
     def __init__(self, kernel, guest, folder, ports):
         super().__init__(OUT, kernel, guest)
@@ -84,7 +86,7 @@ class Nvdimms(Machine):
         self.memories = [folder / "nvdimm0", folder / "nvdimm1"]
 
     def start(self, name, domain, processor, **parameters):
-        """Turns the machine on; the parameter `do` selects the guest's task."""
+        """Turns the machine on. The parameter `do` names the guest's task."""
         forward = ",".join(f"hostfwd=udp:127.0.0.1:{port}-10.0.2.15:{51001 + n}" for n, port in enumerate(self.ports))
         hardware = [
             "-M", f"q35,nvdimm=on,nvdimm-persistence={domain}", "-m", "512,slots=4,maxmem=4G", "-cpu", processor, "-smp", "1",
@@ -98,20 +100,19 @@ class Nvdimms(Machine):
 
 
 class Client(threading.Thread):
-    """Writes one command after the other, and keeps the acknowledged commands."""
+    """A client that sends one command after the other, and remembers the acknowledged ones."""
 
     def __init__(self, world, front, name):
         super().__init__(daemon=True)
         self.world, self.front, self.name = world, front, name
         self.key, self.list = f"key:{name}", f"list:{name}"
         self.number = 0
-        # The numbers that the key may have: the last acknowledged number, and later numbers of
-        # unknown outcome.
+        # The numbers that the key may have: the last acknowledged one, and later ones with unknown outcome.
         self.possible = {None}
-        # Numbers of elements that were added to the list, certainly removed, and perhaps removed.
+        # Numbers of elements: added to the list, certainly removed, and perhaps removed.
         self.filled = self.taken = self.perhaps = 0
-        # A command of unknown outcome may still take effect until a later command is acknowledged,
-        # because a client's commands keep their order.
+        # A command with unknown outcome may still take effect. If a later command was acknowledged, the unknown command
+        # can no longer take effect, because a client's commands keep their order.
         self.open = False
         self.acknowledged = self.unknown = 0
         self.trouble = None
@@ -128,7 +129,7 @@ class Client(threading.Thread):
             self.trouble = f"{self.name}: {error!r}"
 
     def step(self, redis):
-        """One SET and one LTRIM."""
+        """Sends one SET and one LTRIM."""
         self.number += 1
         number = str(self.number)
         verdict = self.judge(redis.ask("SET", self.key, number))
@@ -141,7 +142,7 @@ class Client(threading.Thread):
         self.perhaps += verdict == "unknown"
 
     def judge(self, reply):
-        """Whether a command has taken effect."""
+        """Notes whether a command has taken effect."""
         if reply == "OK":
             self.acknowledged += 1
             self.open = False
@@ -156,11 +157,12 @@ class Client(threading.Thread):
 
 
 class World:
-    """Redis, servers, fronts and the clients."""
+    """Redis, the servers, the fronts and the clients."""
 
     def __init__(self, pmnet, folder, of):
         self.pmnet, self.folder, self.of = pmnet, folder, of
-        # The connection from which a client's data are read: Redis, or, with a store in the guest, the client's front.
+        # The connection with which a client's data are read: a connection to Redis or, if the store is in the guest, to
+        # the client's front.
         self.redis, self.looks = None, {}
         self.processes, self.servers, self.fronts, self.clients = [], [], [], []
         self.over, self.pause = threading.Event(), threading.Event()
@@ -168,7 +170,7 @@ class World:
         self.redis_port = free_port()
 
     def idle(self, client):
-        """A client waits here during a pause."""
+        """During a pause, a client waits here."""
         with self.condition:
             self.waiting.add(client)
             self.condition.notify_all()
@@ -176,14 +178,14 @@ class World:
             self.waiting.discard(client)
 
     def spawn(self, name, *command):
-        """Starts a process, with its output in a file."""
+        """Starts a process. The output of the process goes to a file."""
         log = (OUT / f"{name}.log").open("wb")
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log)
         self.processes.append(process)
         return process
 
     def ready(self, name, *command):
-        """Starts a role of pmnet. Returns the process, and the address on which it listens."""
+        """Starts a role of pmnet. Returns the process, and the address at which it listens."""
         process = self.spawn(name, str(self.pmnet), *command, "--json")
         line = process.stdout.readline()
         if not line:
@@ -192,7 +194,7 @@ class World:
         return process, (host, int(port))
 
     def start_servers(self):
-        """Starts Redis, and a server for each device. Returns the ports of these processes."""
+        """Starts Redis, and a server for each device. Returns the ports of the servers."""
         store = ["redis-server", "--bind", "127.0.0.1", "--port", str(self.redis_port), "--save", "", "--appendonly", "no"]
         self.spawn("redis", *store, "--dir", str(self.folder), "--daemonize", "no")
         end = time.monotonic() + START_LIMIT
@@ -215,7 +217,7 @@ class World:
         return ports
 
     def start_fronts(self, ports):
-        """Starts a front and its clients for each device."""
+        """For each device, starts a front with its clients."""
         for shard, port in enumerate(ports):
             options = ["--listen", "127.0.0.1:0", "--via", f"127.0.0.1:{port}", "--shard", str(shard)]
             options += ["--assume-ok", "LTRIM", "--deadline-ms", str(DEADLINE_MS)]
@@ -224,7 +226,7 @@ class World:
             self.clients += [Client(self, address, f"{shard}:{number}") for number in range(CLIENTS)]
 
     def look(self, client):
-        """Returns the connection from which a client's data are read."""
+        """Returns the connection with which a client's data are read."""
         if self.redis:
             return self.redis
         if client.front not in self.looks:
@@ -244,7 +246,7 @@ class World:
             client.filled += max(missing, 0)
 
     def settle(self):
-        """Lets the clients pause, and waits until all acknowledged commands are applied."""
+        """Makes the clients pause, and waits until all acknowledged commands are applied."""
         self.pause.set()
         with self.condition:
             everybody = self.condition.wait_for(
@@ -257,14 +259,14 @@ class World:
         if not everybody:
             raise Trouble("a client's command did not end")
         for front in self.fronts:
-            # This read is executed after all acknowledged commands.
+            # The read is executed after all acknowledged commands.
             end = time.monotonic() + SETTLE_LIMIT
             while not isinstance(reply := Redis(front, SOCKET_LIMIT).ask("INCR", "probe"), int):
                 if time.monotonic() > end:
                     raise Trouble(f"the server does not apply: {reply}")
 
     def compare(self):
-        """One sentence for each difference between Redis and the acknowledged commands."""
+        """Returns one sentence for each difference between Redis and the acknowledged commands."""
         wrong = []
         for client in self.clients:
             value = self.look(client).ask("GET", client.key)
@@ -289,11 +291,11 @@ class World:
             server.send_signal(signal.SIGSTOP if stopped else signal.SIGCONT)
 
     def acknowledged(self):
-        """Number of acknowledged commands of all clients so far."""
+        """Returns the number of acknowledged commands of all clients so far."""
         return sum(client.acknowledged for client in self.clients)
 
     def stop(self):
-        """Ends all started processes."""
+        """Ends all processes that were started."""
         self.over.set()
         with self.condition:
             self.condition.notify_all()
@@ -306,7 +308,7 @@ class World:
 
 
 def ready_lines(of):
-    """The guest's lines when all its processes serve, each up to the end of the line."""
+    """Returns patterns of the guest's lines when all its processes serve. Each pattern matches a whole line."""
     if of == "log":
         return ["guest: fsdax: ready device.*\n", "guest: devdax: ready device.*\n"]
     devices = [f"guest: device{number}: ready device.*\n" for number in range(2)]
@@ -363,7 +365,7 @@ def cuts(machine, world, arguments, nexts):
 
 
 def check_words(said, domain, processor):
-    """Whether the devices flush as this machine requires."""
+    """Checks whether the devices flush as this machine requires."""
     flush = "none" if domain == "cpu" else PROCESSORS[processor]
     found = re.findall(r'flush="?(\w+)', said)
     if len(found) < 2 or set(found) != {flush}:
@@ -375,7 +377,7 @@ def check_words(said, domain, processor):
 
 
 def run(arguments, folder):
-    """Runs all kinds of contents of the persistent memory; one line about each."""
+    """Makes the runs for all kinds of contents of the persistent memory. Prints one line for each."""
     install_qemu()
     if not shutil.which("redis-server"):
         raise Trouble("redis-server is not installed: apt-get install redis-server")
@@ -400,7 +402,7 @@ def run(arguments, folder):
 
 
 def run_one(arguments, machine, world):
-    """Makes the cuts of one kind. Returns a line about these cuts."""
+    """Makes the power cuts for one kind of contents. Returns a line about them."""
     of = world.of
     try:
         machine.start("prepare", "mem-ctrl", "max", do="prepare")
@@ -427,7 +429,7 @@ def run_one(arguments, machine, world):
 
 
 def main():
-    """Described at the head of this file."""
+    """The text at the head of this file is the description of the options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
@@ -444,7 +446,8 @@ def main():
 
     good, line = alone(OUT, work)
     if arguments.unsafe:
-        # A device that finds its log older than the server's data reports this and ends; this is a loss as well.
+        # If a device finds its log older than the server's data, it reports the loss and ends. The report also counts
+        # as a loss.
         good = "acknowledged was one of" in line or "taken off" in line or "the device on fsdax ended" in line
     print(f"{'ok    ' if good else 'FAILED'} {line}")
     return 0 if good else 1

@@ -1,5 +1,5 @@
-"""A Chromium without a screen, controlled by its developer-tools protocol over a pipe. The browser
-needs no other program and no port."""
+"""A Chromium without a screen. The test controls Chromium with the developer-tools protocol
+over a pipe, which needs no other program and no port."""
 
 import base64
 import itertools
@@ -21,7 +21,7 @@ class BrowserTrouble(Exception):
 
 
 class Browser:
-    """One page. The page's errors and requests are collected."""
+    """One page of the browser. Collects the page's errors and requests."""
 
     def __init__(self):
         program = next(filter(None, map(shutil.which, NAMES)), None)
@@ -32,14 +32,15 @@ class Browser:
         self.into, from_browser = os.pipe()
 
         def connect():
-            # The file descriptors of the protocol: Chromium reads 3 and writes 4.
+            # The protocol's file descriptors: Chromium reads from 3 and writes to 4.
             os.dup2(to_browser, 30)
             os.dup2(from_browser, 31)
             os.dup2(30, 3)
             os.dup2(31, 4)
 
         options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", "--disable-dev-shm-usage"]
-        # Chromium makes no requests of its own, so that only those of the page are visible.
+        # These options keep Chromium from making requests of its own, so that only those of the
+        # page are visible.
         options += ["--disable-background-networking", "--no-first-run", f"--user-data-dir={self.folder}", "about:blank"]
         self.process = subprocess.Popen(
             [program, *options], preexec_fn=connect, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -68,7 +69,7 @@ class Browser:
         self.close()
 
     def call(self, method, **params):
-        """Returns the result of a command."""
+        """Sends a command, and returns its result."""
         number = next(self.numbers)
         message = {"id": number, "method": method, "params": params}
         if self.session:
@@ -109,21 +110,21 @@ class Browser:
                 self.requests.append(params["request"]["url"])
 
     def open(self, url, width, height, scheme):
-        """Opens a page in a window of this size, light or dark."""
+        """Opens a page in a window of this size, with light or dark colours."""
         self.problems, self.requests = [], []
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 500)
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         self.call("Page.navigate", url=url)
 
     def evaluate(self, expression):
-        """Returns the value of an expression in the page."""
+        """Returns the value of an expression that is evaluated in the page."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         if "exceptionDetails" in answer:
             raise BrowserTrouble(f"{expression}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
     def screenshot(self, path, height_max):
-        """Returns a picture of the page from its top."""
+        """Returns a picture of the page, beginning at its top."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], height_max), "scale": 1}
         picture = self.call("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)["data"]

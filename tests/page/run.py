@@ -1,7 +1,7 @@
-"""The page of the status port in a real browser, over real processes under load: charts have points within five
-seconds; there are no requests to other hosts, no errors and no sideways scrolling, light and dark, on a phone and on a
-desktop; and the page reports a lost device. Pictures are written to target/page; with UPDATE=1 also those in
-docs/operate."""
+"""The page of the status port in a real browser, with real processes under load. Within five seconds, the charts
+must have points. There must be no requests to other hosts, no errors and no horizontal scrolling, with light and
+dark colours, on a phone and on a desktop. The page must report a lost device. Pictures are written to target/page
+and, with UPDATE=1, to docs/operate."""
 
 import argparse
 import os
@@ -20,7 +20,7 @@ from stack import TARGET, Stack, Trouble, binary_path, end, free_port  # noqa: E
 
 POINTS_SECONDS_MAX = 5
 TOLD_SECONDS_MAX = 15
-# Minimum number of charts of a role that must have points.
+# For each role, the minimum number of charts that must have points.
 CHARTS_MIN = {"redis": 4, "head": 4, "tail": 3, "server": 3}
 WIDTHS = {"phone": (375, 800), "desk": (1280, 900)}
 PICTURES = {("head", "desk", "light"): "status-page.png", ("redis", "phone", "dark"): "status-page-phone.png"}
@@ -28,7 +28,7 @@ PICTURE_HEIGHT_MAX = 1100
 
 
 class Shown(Stack):
-    """Two devices in a chain; every process has a status port."""
+    """Starts a chain of two devices. Every process has a status port."""
 
     def _start_pmnet(self, binary):
         server, tail, head = (free_port(socket.SOCK_DGRAM) for _ in range(3))
@@ -60,7 +60,7 @@ class Shown(Stack):
 
 
 def load(port, is_over):
-    """A client that writes and reads, again and again."""
+    """A client that writes and reads again and again."""
     commands = b"SET page:%d x\r\nINCR page:count\r\nGET page:%d\r\n"
     turn = 0
     while not is_over.is_set():
@@ -86,7 +86,7 @@ def within(seconds, what, look):
 
 
 def check(browser, stack, name, size, scheme, pictures):
-    """One page in one window."""
+    """Checks one page in one window."""
     width, height = WIDTHS[size]
     origin = stack.pages[name]
     browser.open(origin, width, height, scheme)
@@ -109,7 +109,7 @@ def check(browser, stack, name, size, scheme, pictures):
 
 
 def clean(browser, origin):
-    """The page had no errors, and sent requests only to its own port."""
+    """The page must have had no errors, and must have sent requests only to its own port."""
     browser.evaluate("0")
     assert not browser.problems, browser.problems
     foreign = [url for url in browser.requests if not url.startswith(origin)]
@@ -117,7 +117,7 @@ def clean(browser, origin):
 
 
 def told(browser, stack, name, words):
-    """The page names the fault and the page that says what to do."""
+    """The page must name the fault, and the handbook page with advice."""
     browser.open(stack.pages[name], *WIDTHS["desk"], "light")
     text = "[...document.querySelectorAll('.note')].map((one) => one.textContent).join('\\n')"
     for word in words:
@@ -143,8 +143,8 @@ def run(binary, pictures):
             stack.kill("redis-server")
             told(browser, stack, "server", ["left alone", "alerts.md, PmnetStorePaused"])
             clean(browser, stack.pages["server"])
-            # When the process ends, the page reports it; the browser's own messages about this are no fault of the
-            # page.
+            # When the process ends, the page must report it. The browser's own messages about the lost connection are
+            # no fault of the page.
             stack.kill("server")
             text = "document.getElementById('state').textContent"
             within(TOLD_SECONDS_MAX, "the process is gone", lambda: "PmnetDown" in browser.evaluate(text))

@@ -1,28 +1,27 @@
 #!/usr/bin/env python3
-"""Is a log or a packet store on a disk intact after a power cut at any moment?
+"""Is a log or a packet store on a disk still intact after a power cut at any moment?
 
 A guest (Debian's kernel, emulated) makes a file system on a disk that dm-log-writes records: every write, flush and FUA
-write, in the order in which they are durable. In the guest, a process writes a log or a packet store through the medium
-`file`. After each persist the process reports what is durable; this report becomes a mark in the
-record. Afterwards the record is replayed outside of the guest. This gives the disk as it was at
-*every* flush, FUA write and mark, and states between two marks, in which only a part of the writes
-of the persist under way has reached the disk, down to single sectors. pmnet's own recovery reads
-and repairs the file in each state, and the result is compared with the last mark. Some states are
-also booted: first the file system itself must recover, then its contents.
+write, in the order in which they become durable. A process in the guest writes a log or a packet store with the medium
+`file`. After each persist the process reports what is durable, and the report becomes a mark in the record. Later the
+record is replayed outside of the guest. The replay gives the state of the disk at *every* flush, FUA write and mark.
+The replay also gives states between two marks, in which only some of the writes of a persist have reached the disk,
+some of them only up to a sector. pmnet's own recovery reads and repairs the file in each state, and the result is
+compared with the last mark. Some states are also booted: then the file system itself must recover first.
 
   tests/powercut/run.py              4 recordings: a log and a packet store, each on ext4 and xfs
   tests/powercut/run.py --runs 40    10 of each
   tests/powercut/run.py --of store   packet stores only
 
-  --seed N        of what is sampled (1)
-  --rounds N      bursts of a recording; a store gets a third of so many transactions (200)
-  --samples N     states between two marks (4)
-  --booted N      states of each recording that are booted (1)
+  --seed N        seed for the choice of states (1)
+  --rounds N      bursts in a recording of a log; for a store, N / 3 transactions (200)
+  --samples N     number of states between two marks (4)
+  --booted N      number of states of each recording that are booted (1)
 
-The file system reports where the file's blocks lie (FIEMAP). The blocks never move: the file is
-written once when it is made, and only overwritten from then on. QEMU is installed if need be (root,
-apt-get); packages are kept in target/kernels, records in target/powercut. The last line sums up;
-the exit code is 1 if a state is wrong.
+The file system reports where the blocks of the file lie (FIEMAP). The blocks never move, because the whole file is
+written when it is made, and is only overwritten later. If QEMU is missing, it is installed (root, apt-get). Packages
+are kept in target/kernels, and records in target/powercut. The last line is a summary. The exit code is 1 if a state is
+wrong.
 """
 
 import argparse
@@ -51,17 +50,17 @@ TOOLS = {
     "mkfs.ext4": "e2fsprogs",
     "mkfs.xfs": "xfsprogs",
 }
-# The kinds of recordings, each with the package whose test program writes and checks the file.
+# The kinds of recordings. For each, the package whose test program writes and checks the file.
 KINDS = {"log": "pmnet-media", "store": "pmnet-packet-store"}
-# Approximate number of persists of a round; each becomes a mark, and marks take most of the time.
+# Approximate number of persists of a round. Each persist becomes a mark, and marks take most of the time.
 PERSISTS = {"log": 1, "store": 3}
-# device-mapper accepts FUA writes on top of either kind of disk, so that O_DSYNC becomes one FUA
-# write for each block range.
+# The kinds of disks. device-mapper accepts FUA writes on top of each of them, so O_DSYNC becomes one FUA write for each
+# range of blocks.
 DISKS = {
     "virtio": ("virtio-blk-pci,romfile=,drive=d{0}", "/dev/vda", "/dev/vdb"),
     "nvme": ("nvme,serial=d{0},drive=d{0}", "/dev/nvme0n1", "/dev/nvme1n1"),
 }
-# Sizes of the disk and of the record in MiB, both sparse files. An xfs file system needs 300 MiB.
+# Sizes of the disk and of the record in MiB. Disk and record are sparse files. An xfs file system needs 300 MiB.
 DISK_MIB, RECORD_MIB = 320, 2048
 # Time limits in seconds.
 BUILD_LIMIT, BOOT_LIMIT = 1200, 1200
@@ -76,7 +75,7 @@ Entry = collections.namedtuple("Entry", "sector sectors flags data")
 
 
 def entries(path):
-    """The entries of a record, in order; `data` is the written data, or the text of a mark."""
+    """Returns the entries of a record, in order. `data` is the written data, or the text of a mark."""
     with path.open("rb") as file:
         magic, version, count, size = struct.unpack("<QQQI", file.read(28))
         if (magic, version) != (MAGIC, VERSION):
@@ -90,7 +89,7 @@ def entries(path):
             if flags & MARK:
                 data = file.read(length)
                 if b":" not in data:
-                    # The entry that the target itself writes when it is removed.
+                    # The target itself writes this entry when it is removed.
                     continue
             elif not flags & DISCARD and sectors:
                 file.seek(at)
@@ -98,18 +97,18 @@ def entries(path):
                 if len(data) < sectors * size:
                     raise Trouble(f"{path} ends in the middle of a write")
                 at += sectors * size
-            # The size of the record in sectors, which is that of the disk.
+            # A record can use larger sectors than the replay, so positions and lengths are converted.
             yield Entry(sector * size // SECTOR, sectors * size // SECTOR, flags, data)
 
 
 class Disk:
-    """The contents of a disk; blocks that were never written are zero."""
+    """The contents of a disk. A block that was never written is zero."""
 
     def __init__(self, blocks=None):
         self.blocks = blocks if blocks is not None else {}
 
     def copy(self):
-        """Returns a copy; blocks are never changed in place."""
+        """Returns a copy. Blocks can be shared, because they are never changed in place."""
         return Disk(dict(self.blocks))
 
     def write(self, sector, data):
@@ -130,7 +129,7 @@ class Disk:
             self.write(entry.sector, entry.data)
 
     def read(self, extents):
-        """The contents of a file, from its blocks."""
+        """Returns the contents of a file whose blocks are known."""
         return b"".join(self.blocks.get(block, bytes(BLOCK)) for first, count in extents for block in range(first, first + count))
 
     def save(self, path):
@@ -152,10 +151,10 @@ def boot(name, kernel, guest, disk, files, **parameters):
     more = "".join(f" pmnet_{key}={value}" for key, value in parameters.items())
     command = [
         QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-        # Never KVM, because the result must not depend on the host's kernel.
+        # KVM is never used, because the result must not depend on the host's kernel.
         "-M", "q35", "-m", "512", "-accel", "tcg", "-cpu", "max", "-smp", "1",
         "-serial", f"file:{log}", "-kernel", str(kernel), "-initrd", str(guest),
-        # The kernel's test of its timer fails if other programs keep the processor busy.
+        # Without this parameter, the kernel's test of its timer fails if other programs keep the processor busy.
         "-append", f"console=ttyS0 no_timer_check panic=-1 oops=panic loglevel=4{more} pmnet_disk={paths[0]} pmnet_record={paths[1]}",
     ]  # fmt: skip
     for number, file in enumerate(files):
@@ -173,7 +172,7 @@ def boot(name, kernel, guest, disk, files, **parameters):
 
 
 def build_tests(package):
-    """The program of a package that writes and checks."""
+    """Builds the test program of a package, which writes and checks the file."""
     command = ["cargo", "test", "--release", "--locked", "-p", package, "--test", "powercut", "--no-run"]
     said = call([*command, "--message-format=json"], BUILD_LIMIT, cwd=ROOT)
     for line in said.splitlines():
@@ -184,7 +183,7 @@ def build_tests(package):
 
 
 def extents(said):
-    """The positions of the file's blocks on the disk, from filefrag's output."""
+    """Returns the positions of the file's blocks on the disk, from the output of filefrag."""
     found = re.findall(r"^ *\d+: +(\d+)\.\. +(\d+): +(\d+)\.\. +(\d+):", said, re.MULTILINE)
     rows = [tuple(map(int, row)) for row in found]
     if not rows or rows[0][0] != 0 or any(row[0] != before[1] + 1 for before, row in zip(rows, rows[1:])):
@@ -196,14 +195,14 @@ def extents(said):
 
 
 class States:
-    """The file in the states of a recording, each with the promise at this moment."""
+    """The file in the states of a recording. Each state has the number up to which everything must be present."""
 
     def __init__(self, folder, places, marks):
         self.folder, self.places, self.marks = folder, places, marks
         self.seen, self.lines, self.counts = set(), [], collections.Counter()
 
     def add(self, kind, disk, mark):
-        """One state. `mark` is the number of the last mark, up to which everything is promised."""
+        """Adds a state. `mark`: the number of the last mark, up to which everything must be present."""
         self.counts[kind] += 1
         image = disk.read(self.places)
         durable = self.marks[mark][0]
@@ -217,13 +216,13 @@ class States:
         self.lines.append((kind, f"{durable} {most} {path}"))
 
     def most(self, mark):
-        """The latest state that is allowed: for a log, the reclaimed order when the process made the next mark; for a
-        store, its next transaction."""
+        """The latest state that is permitted. For a log: the order that was reclaimed when the process made the next
+        mark. For a store: its next transaction."""
         durable, _ = self.marks[mark]
         return self.marks[mark + 1][1] if mark + 1 < len(self.marks) else durable
 
     def check(self, tests):
-        """Sentences about the faults."""
+        """Returns sentences about the faults."""
         whole, wrong = 0, []
         for at in range(0, len(self.lines), 1000):
             part = [line for _, line in self.lines[at : at + 1000]]
@@ -243,7 +242,7 @@ class States:
 
 
 def replay(record, places, folder, dice, samples):
-    """All states of a record, and some complete disks with their promises."""
+    """Returns all states of a record, and some complete disks with the numbers that must be present."""
     recorded = list(entries(record))
     marks = [tuple(map(int, entry.data.decode().split(":"))) for entry in recorded if entry.flags & MARK]
     if len(marks) < 10:
@@ -268,8 +267,8 @@ def replay(record, places, folder, dice, samples):
 
 
 def between(states, before, since, mark, dice, samples):
-    """States between two marks: a part of the writes of one persist has reached the disk, one of
-    these writes only up to a sector."""
+    """States between two marks: some of the writes of one persist have reached the disk, and one of them only up to
+    a sector."""
     writes = [entry for entry in since if entry.data]
     for _ in range(samples if writes else 0):
         disk = before.copy()
@@ -285,7 +284,7 @@ def between(states, before, since, mark, dice, samples):
 
 
 def run(arguments):
-    """Runs all recordings and checks. Returns whether all is well, and a line about it."""
+    """Makes all recordings and checks. Returns whether all states are right, and a line about it."""
     install_qemu()
     package = download(KERNEL)
     _, content = unpack(package, r"\./boot/vmlinuz-[^/]+")
@@ -325,7 +324,7 @@ def run(arguments):
 
 
 def main():
-    """Described at the head of this file."""
+    """The text at the head of this file is the description of the options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)

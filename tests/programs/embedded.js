@@ -1,4 +1,5 @@
-// ioredis through a front whose store is an embedded one: it asks INFO before it says that it is connected.
+// ioredis with a front whose store is an embedded one. ioredis sends INFO before it reports that it is
+// connected.
 const Redis = require('../../target/node/node_modules/ioredis');
 const assert = require('assert');
 
@@ -17,7 +18,7 @@ const assert = require('assert');
     assert.deepStrictEqual(await redis.multi().incr('n').incr('n').exec(), [[null, 1], [null, 2]]);
     assert.strictEqual(await redis.dbsize(), 4);
     assert.strictEqual((await redis.command('COUNT')) > 140, true);
-    // WATCH, and a command that waits, as libraries for queues use them.
+    // WATCH, and a blocking command, as queue libraries use them.
     const other = redis.duplicate();
     await redis.watch('n');
     await other.incr('n');

@@ -1,5 +1,5 @@
-"""redis-py with fronts whose store is an embedded one: WATCH, and blocking commands. The arguments are ports of fronts
-of the same devices."""
+"""redis-py with fronts whose store is an embedded one: WATCH, and blocking commands. The arguments are the ports of
+fronts that share devices."""
 
 import sys
 import threading
@@ -18,7 +18,7 @@ def client(port=ports[0], **options):
 
 
 class Waiter(threading.Thread):
-    """Sends one command on a connection of its own; its answer is available after join."""
+    """Sends one command on a connection of its own. The answer is available after join."""
 
     def __init__(self, *command, port=ports[0]):
         super().__init__(daemon=True)
@@ -39,13 +39,13 @@ class Waiter(threading.Thread):
 
 
 def rests():
-    """Time after which a waiting client has found no element."""
+    """By this time, a waiting client has found no element and waits."""
     time.sleep(0.3)
 
 
 r, other = client(), client(ports[-1])
 
-# WATCH: the transaction runs only if no client has changed the key.
+# WATCH: the transaction is executed only if no client has changed the key.
 r.set("balance", 10)
 with r.pipeline() as pipe:
     pipe.watch("balance")
@@ -70,8 +70,7 @@ for end in ("UNWATCH", "RESET"):
     r.execute_command("MULTI")
     r.execute_command("INCR", "balance")
     assert r.execute_command("EXEC") is not None, end
-# A transaction without a command, a transaction that only reads, a key that expires, and a key that
-# did not exist.
+# Four cases: a transaction without a command; one that only reads; a key that expires; a key that did not exist.
 for change, runs in (
     (lambda: None, True),
     (lambda: other.set("watched", 1), False),
@@ -91,7 +90,7 @@ for change, runs in (
             r.execute_command(*command.split())
         ran = r.execute_command("EXEC") is not None
         assert ran == (runs or commands != []), (commands, existed, ran)
-# Several clients increment counters at the same time: no increment is lost.
+# Several clients increment counters at the same time. No increment may be lost.
 r.set("counter", 0)
 
 
@@ -116,7 +115,7 @@ counters = [threading.Thread(target=count, args=(port,)) for port in ports * 3]
 [thread.join() for thread in counters]
 assert r.get("counter") == str(40 * len(counters)), r.get("counter")
 
-# An element that exists is taken at once; without an element the client waits.
+# If there is an element, it is taken at once. Otherwise the client waits.
 r.flushall()
 r.rpush("l", 1, 2, 3)
 r.zadd("z", {"a": 1, "b": 2})
@@ -139,14 +138,14 @@ for wrong in (["BLPOP", "l", "x"], ["BLPOP", "l", -1], ["BLPOP", "l", "1e300"]):
         raise AssertionError(wrong)
     except redis.ResponseError as error:
         assert "timeout is" in str(error), error
-# In a transaction no command waits.
+# In a transaction, a blocking command does not wait.
 with r.pipeline() as pipe:
     pipe.execute_command("BLPOP", "l", 0)
     pipe.execute_command("BRPOPLPUSH", "l", "m", 0)
     assert pipe.execute() == [None, None]
 
-# Waiting clients get elements in the order in which they came, each element once. A client that has left gets nothing;
-# a client that waits for several keys gets one element.
+# Waiting clients must get elements in the order in which they began to wait, each element once. A client that has
+# disconnected must get nothing. A client that waits for several keys must get one element.
 first, gone, second = [Waiter("BLPOP", "q", "queue", 0) for _ in range(3) if not rests()]
 rests()
 gone.client.connection.disconnect()
@@ -158,7 +157,7 @@ other.rpush("q", "two", "three")
 assert second.wait() == ("q", "two"), second.answer
 assert other.lrange("q", 0, -1) == ["three"]
 other.delete("q")
-# If several elements arrive at once, the same number of clients wakes.
+# If several elements arrive at once, an equal number of clients must wake.
 waiters = [Waiter("BLPOP", "many", 20) for _ in range(8)]
 rests()
 other.rpush("many", *range(6))
@@ -170,21 +169,22 @@ other.execute_command("RPUSH", "many", 6)
 other.execute_command("RPUSH", "many", 7)
 other.execute_command("EXEC")
 assert sorted(waiter.wait()[1] for waiter in waiters) == list("01234567")
-# A set of another type does not wake a client; RENAME and similar commands that bring an element do.
+# A key with a value of another type must not wake a client. RENAME and similar commands that bring an element must
+# wake it.
 waiter = Waiter("BZPOPMIN", "later", 0)
 rests()
 other.zadd("made", {"m": 3})
 other.set("unrelated", 1)
 other.rename("made", "later")
 assert waiter.wait() == ("later", "m", 3.0), waiter.answer
-# CLIENT UNBLOCK.
+# CLIENT UNBLOCK ends a wait, with either reason.
 for reason, answer in (("TIMEOUT", None), ("ERROR", "client unblocked via CLIENT UNBLOCK")):
     waiter = Waiter("BLMOVE", "q", "m", "LEFT", "LEFT", 0)
     rests()
     unblocker = client()
     assert unblocker.client_unblock(waiter.id, error=reason == "ERROR"), reason
     assert waiter.wait() == answer or answer in waiter.answer, waiter.answer
-# A client that waits at another front is served as well, and no element is taken twice.
+# A client that waits at another front must be served too, and no element may be taken twice.
 for number in range(20):
     waiters = [Waiter("BLPOP", "shared", 0, port=port) for port in ports]
     time.sleep(0.02)
@@ -192,7 +192,7 @@ for number in range(20):
     taken = sorted(waiter.wait()[1] for waiter in waiters)
     assert taken == [str(at) for at in range(len(ports))], taken
 assert other.llen("shared") == 0
-# The duration of a hand-over.
+# Measures the time from a push until a waiting client has the element.
 waiter = Waiter("BLPOP", "timed", 0)
 rests()
 times = []

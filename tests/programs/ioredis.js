@@ -1,4 +1,5 @@
-// ioredis through the front: what an application does with it. PORT, or PORT CA USER PASSWORD: with TLS, as this user.
+// ioredis with the front: the operations of an application. Arguments: PORT, or PORT CA USER PASSWORD for TLS with
+// this user.
 "use strict";
 const assert = require("assert");
 const fs = require("fs");

@@ -1,7 +1,7 @@
-"""The libraries pymemcache and pylibmc, unmodified, with the operations of an application: once
-with the front, once with a memcached. All answers are the same.
+"""The unmodified libraries pymemcache and pylibmc make the operations of an application, once
+with the front and once with a memcached. All answers must be equal.
 
-OURS THEIRS: HOST:PORT of the front, and of a memcached.
+Arguments: OURS THEIRS, the addresses HOST:PORT of the front and of a memcached.
 """
 import sys
 import threading
@@ -17,8 +17,8 @@ PLACES = [(host, int(port)) for host, port in (place.rsplit(":", 1) for place in
 
 
 def told(answer):
-    """An answer in the form in which it is compared: uniques differ, and connections have other
-    ports."""
+    """Returns an answer in the form in which it is compared. Uniques and the ports of
+    connections always differ."""
     if isinstance(answer, Exception):
         return type(answer).__name__, str(answer).split("127.0.0.1")[0].split(" from ")[0]
     return answer
@@ -30,7 +30,7 @@ def unique(answer):
 
 
 def both(name, script):
-    """Runs the script at both places, and compares the answers step by step."""
+    """Runs the script at both addresses, and compares the answers step by step."""
     found = []
     for place in PLACES:
         steps = []
@@ -51,7 +51,8 @@ def both(name, script):
 
 
 def pymemcache_script(client):
-    """Every command of pymemcache's interface. `client` may answer with values as they were given."""
+    """Makes every command of pymemcache's interface. `client` may answer with values as they were
+    given."""
     yield "flush", lambda: client.flush_all(noreply=False)
     yield "set", lambda: client.set("a", b"1", noreply=False)
     yield "set with an end", lambda: client.set("e", b"x", expire=100, noreply=False)
@@ -128,7 +129,8 @@ def hashed(place):
 
 
 def pickled(place):
-    """Objects, compressed if they are long: the client keeps their kind in the flags."""
+    """Objects, which the client compresses if they are long. The client stores their kind in the
+    flags."""
     client = Client(place, serde=pymemcache.serde.compressed_serde, allow_unicode_keys=True, key_prefix=b"p:", timeout=20)
     for name, value in {"text": "grüße", "number": 42, "list": [1, {"two": 2.5}], "none": None, "long": "ab" * 50_000}.items():
         yield name, lambda: (client.set("ö" + name, value, noreply=False), client.get("ö" + name))
@@ -137,7 +139,7 @@ def pickled(place):
 
 
 def threads(place):
-    """Eight threads add to one number with cas, and with incr."""
+    """Eight threads add to one number, with cas and with incr."""
     client = PooledClient(place, timeout=20)
     client.set("cas", b"0", noreply=False)
     client.set("incr", b"0", noreply=False)
@@ -199,7 +201,8 @@ def pylibmc_script(place, **behaviors):
 
 
 def quick(place):
-    """Writes without a reply, requests that are collected, and connections that are not waited for."""
+    """Three modes: writes without a reply, requests that are collected, and calls that do not wait
+    for the connection."""
     yield from pylibmc_script(place, no_block=True)
 
 
@@ -217,7 +220,7 @@ both("pymemcache, objects", pickled)
 both("pymemcache, threads", threads)
 both("pylibmc", pylibmc_script)
 both("pylibmc, without waiting", quick)
-# The difference that applications can see: docs/use/memcached.md, "Protocols".
+# A difference that applications can see: docs/use/memcached.md, "Protocols".
 assert binary(PLACES[1]) == 1
 try:
     raise SystemExit(f"the binary protocol: {binary(PLACES[0])}")

@@ -1,6 +1,6 @@
 """redis-py with the front: the operations of an application, with RESP2 and RESP3.
 
-PORT, or PORT CA USER PASSWORD: with TLS, as this user.
+Arguments: PORT, or PORT CA USER PASSWORD for TLS with this user.
 """
 import sys
 

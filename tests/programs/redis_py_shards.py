@@ -1,6 +1,6 @@
-"""redis-py with a front of many shards: as an ordinary client with RESP2 and RESP3, and as a client of a cluster.
+"""redis-py with a front of many shards: its ordinary client with RESP2 and RESP3, and its client for clusters.
 
-PORT
+Argument: PORT
 """
 import sys
 
@@ -40,7 +40,7 @@ for protocol in (2, 3):
     messages.psubscribe("f*")
     heard = []
     for channel in ("one", "two", "three", "four"):
-        # The message arrives once, although the client has subscribed at all nodes.
+        # The message must arrive once, although the client has subscribed at all nodes.
         while db.publish(channel, channel) != 1:
             pass
     while len(set(heard)) < 4:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds the wheel of pmnet for Python, and checks it as installed: types, the reference beside the code, examples.
+# Builds the wheel of pmnet for Python, installs it, and checks it: types, the reference and the examples.
 set -eu
 cd "$(dirname "$0")/../.."
 venv=$PWD/target/venv
@@ -15,5 +15,5 @@ done
 export PYTHONPATH="$PWD" MYPYPATH="$PWD" MYPY_CACHE_DIR="$PWD/cache"
 "$venv/bin/python" -c 'import pmnet; print("loaded", pmnet.__version__)'
 "$venv/bin/mypy" --strict pmnet ../../examples/python/*.py
-# The stub declares exactly the contents of the extension.
+# The stub must declare exactly the contents of the extension.
 "$venv/bin/stubtest" pmnet

@@ -1,4 +1,4 @@
-//! Authorities, certificates and keys in separate files. Tests include this file by its path.
+//! Authorities, certificates and keys, each in a file. Tests include this source file by its path.
 
 use std::path::PathBuf;
 
@@ -6,18 +6,18 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, IsCa, KeyPair,
 };
 
-/// The folder of the files; it is removed when this value is dropped.
+/// The folder with the files. The folder is removed when this value is dropped.
 pub struct Files {
     folder: tempfile::TempDir,
 }
 
 impl Files {
-    /// Returns the file of this name.
+    /// Returns the path of the file with this name.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Returns certificate and key of this name.
+    /// Returns the paths of the certificate and the key with this name.
     pub fn pair(&self, name: &str) -> (PathBuf, PathBuf) {
         (
             self.path(&format!("{name}.pem")),
@@ -26,9 +26,8 @@ impl Files {
     }
 }
 
-/// Makes two authorities, `ca` and `other`, and certificates for `localhost`: `server` and `client` of the first
-/// authority, `stranger` of the second authority, and two more of the first authority: `old`, which is expired, and
-/// `nameless`, which has no common name.
+/// Makes two authorities, `ca` and `other`, and certificates for `localhost`. `ca` issues `server`, `client`, `old`
+/// (expired) and `nameless` (without a common name). `other` issues `stranger`.
 pub fn files() -> Files {
     let files = Files {
         folder: tempfile::tempdir().expect("a folder"),

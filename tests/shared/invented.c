@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Commands that pmnet does not know: a module of the tests, for Redis 6.2 and newer, and Valkey.
+ * Commands that pmnet does not know, in a test module for Redis 6.2 and newer, and for Valkey.
  *
- * pmnet must treat each of these commands correctly by the server's description alone. Redis's
- * functions are declared in this file, because a module gets each of them by its name.
+ * pmnet must handle each of these commands correctly, and knows only the server's description of
+ * it. This file declares Redis's functions itself, because a module looks up each function by
+ * its name.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -17,7 +18,7 @@ struct command;
 
 typedef int (*handler)(struct ctx *ctx, struct string **argv, int argc);
 
-/* The keys of a command (API 7.0). */
+/* The description of a command's keys (API 7.0). */
 struct version {
 	int version;
 	size_t history_size;
@@ -155,7 +156,7 @@ static int sum_of(struct ctx *ctx, struct string **argv, int argc, long long *su
 	return 0;
 }
 
-/* inv.sum COUNT KEY ...: a read whose keys only a key specification names. */
+/* inv.sum COUNT KEY ...: a read. Only a key specification says which arguments are its keys. */
 static int run_sum(struct ctx *ctx, struct string **argv, int argc)
 {
 	long long sum;
@@ -168,7 +169,8 @@ static int run_sum(struct ctx *ctx, struct string **argv, int argc)
 	return reply_with_integer(ctx, sum);
 }
 
-/* inv.store COUNT KEY ... INTO KEY: a write with keys that it reads and a key that it writes. */
+/* inv.store COUNT KEY ... INTO KEY: a write. The command reads the first keys, and writes the
+ * last key. */
 static int run_store(struct ctx *ctx, struct string **argv, int argc)
 {
 	long long sum;
@@ -182,13 +184,13 @@ static int run_store(struct ctx *ctx, struct string **argv, int argc)
 	return reply_with_integer(ctx, sum);
 }
 
-/* Texts, each kept for a connection. */
+/* Texts, each of which belongs to a connection. */
 static struct {
 	unsigned long long client;
 	char text[64];
 } prepared[256];
 
-/* inv.prepare TEXT: keeps a text for this connection. */
+/* inv.prepare TEXT: stores a text for this connection. */
 static int run_prepare(struct ctx *ctx, struct string **argv, int argc)
 {
 	unsigned long long client = client_id(ctx);
@@ -206,7 +208,7 @@ static int run_prepare(struct ctx *ctx, struct string **argv, int argc)
 	return reply_with_status(ctx, "OK");
 }
 
-/* inv.put KEY: writes the text of this connection. */
+/* inv.put KEY: writes the text of this connection to the key. */
 static int run_put(struct ctx *ctx, struct string **argv, int argc)
 {
 	unsigned long long client = client_id(ctx);
@@ -219,7 +221,7 @@ static int run_put(struct ctx *ctx, struct string **argv, int argc)
 	return reply_with_reply(ctx, call(ctx, "SET", "!sc", argv[1], prepared[client % 256].text));
 }
 
-/* inv.family PREPARE TEXT, inv.family PUT KEY: the same two commands as subcommands. */
+/* inv.family PREPARE TEXT, inv.family PUT KEY: inv.prepare and inv.put as subcommands. */
 static int run_family_prepare(struct ctx *ctx, struct string **argv, int argc)
 {
 	return run_prepare(ctx, argv + 1, argc - 1);
@@ -244,7 +246,8 @@ static int run_slow(struct ctx *ctx, struct string **argv, int argc)
 	return reply_with_reply(ctx, call(ctx, "INCRBY", "!sc", argv[1], "1"));
 }
 
-/* inv.wipe PREFIX: removes keys that its arguments do not name. */
+/* inv.wipe PREFIX: removes all keys with this prefix. The arguments of the command do not
+ * name the keys. */
 static int run_wipe(struct ctx *ctx, struct string **argv, int argc)
 {
 	struct reply *keys;
@@ -261,7 +264,7 @@ static int run_wipe(struct ctx *ctx, struct string **argv, int argc)
 	return reply_with_integer(ctx, (long long)call_reply_length(keys));
 }
 
-/* inv.user: replies the user whose rights apply. The command names no key. */
+/* inv.user: replies with the name of the user whose rights apply. The command has no key. */
 static int run_user(struct ctx *ctx, struct string **argv, int argc)
 {
 	(void)argv;
@@ -365,7 +368,7 @@ int RedisModule_OnLoad(struct ctx *ctx, struct string **argv, int argc)
 			return 1;
 	}
 	get_api("RedisModule_GetCurrentUserName", &user_name);
-	/* Before Redis 7 a module cannot describe keys in more detail, and has no subcommands. */
+	/* Before Redis 7, a module cannot describe keys in more detail, and cannot have subcommands. */
 	if (get_api("RedisModule_GetCommand", &get_command) != 0 ||
 	    get_api("RedisModule_CreateSubcommand", &create_subcommand) != 0 ||
 	    get_api("RedisModule_SetCommandInfo", &set_command_info) != 0)

@@ -1,7 +1,9 @@
-//! Random commands of memcached, and their answers made comparable. Tests include this file by its path.
+//! Random commands of memcached, and their answers in a form that can be compared. Tests include this source file by
+//! its path.
 //!
-//! Two sides get the same commands: a real memcached, and the front. Parts that differ by nature are taken out of the answers: uniques, and how many seconds
-//! an item has left. A command with a unique contains the unique that its side has shown last for the key.
+//! Two servers get the same commands: a real memcached, and the front. Parts of answers that always differ are removed:
+//! uniques, and the seconds until an item expires. If a command has a unique, each server gets the unique that it has
+//! last shown for the key.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -9,25 +11,26 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Sent after each command; its answer says that all before is answered.
+/// The command that is sent after each exchange. The answer to this command shows that all commands before it are
+/// answered.
 pub const FENCE: &[u8] = b"mn\r\n";
 const FENCED: &[u8] = b"MN\r\n";
 /// Longest wait for an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
-/// A unique that no item has, and that is no older than an item's.
+/// The largest possible unique, which no item has.
 const NO_UNIQUE: &str = "18446744073709551615";
-/// Data of this length is too large for an item.
+/// Length of data that is too large for an item.
 const LARGE: usize = 1_048_577;
 
 /// A part of a command.
 #[derive(Clone, Debug)]
 pub enum Piece {
     Bytes(Vec<u8>),
-    /// The unique of this key.
+    /// The unique that the server has last shown for this key.
     Unique(&'static str),
 }
 
-/// Draws commands.
+/// Makes random commands.
 pub struct Script {
     random: fastrand::Rng,
 }
@@ -68,8 +71,8 @@ impl Script {
         self.pick(KEYS)
     }
 
-    /// Data without a minus: memcached 1.6 looks for a minus after a number of 2^63 and more, also after the item's
-    /// end, in memory that other items have left.
+    /// Returns data without a minus sign. After a number of 2^63 or more, memcached 1.6 looks for a minus sign even
+    /// after the item's end, in memory that other items have used.
     fn data(&mut self) -> Vec<u8> {
         match self.random.usize(..12) {
             0..=4 => self.pick(NUMBERS).replace('-', "").into(),
@@ -82,8 +85,8 @@ impl Script {
         }
     }
 
-    /// Some commands that are sent together. A command that counts is sent alone: after a retrieval of its item, memcached counts in a new item, without blanks
-    /// after a shorter number.
+    /// Returns some commands that are sent together. A command that counts (incr, decr) is sent alone. If the item of
+    /// the command was just read, memcached counts in a new item, and adds no blanks after a shorter number.
     pub fn together(&mut self, most: usize) -> Vec<Piece> {
         let counts = |command: &[Piece]| {
             let Some(Piece::Bytes(bytes)) = command.first() else {
@@ -108,7 +111,7 @@ impl Script {
         all
     }
 
-    /// The next command, with its data.
+    /// Returns the next command, with its data.
     fn command(&mut self) -> Vec<Piece> {
         let key = self.key();
         let quiet = if self.random.usize(..6) == 0 {
@@ -163,7 +166,7 @@ impl Script {
     }
 
     fn store(&mut self, head: &str, data: &[u8]) -> Vec<Piece> {
-        // Data that is larger or shorter than its command says.
+        // The data is longer or shorter than its command says.
         let wrong = match self.random.usize(..60) {
             0 => &b"12"[..],
             _ => b"",
@@ -295,7 +298,7 @@ fn line(text: String) -> Vec<Piece> {
     vec![Piece::Bytes([text.as_bytes(), b"\r\n"].concat())]
 }
 
-/// A line with something else in place of this.
+/// Returns the line with `that` instead of `this`.
 fn replaced(line: &[u8], this: &[u8], that: &[u8]) -> Vec<u8> {
     match line.windows(this.len()).position(|part| part == this) {
         Some(at) => [&line[..at], that, &line[at + this.len()..]].concat(),
@@ -303,12 +306,12 @@ fn replaced(line: &[u8], this: &[u8], that: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The uniques that one side has shown.
+/// The uniques that one server has shown.
 #[derive(Default)]
 pub struct Known(HashMap<Vec<u8>, Vec<u8>>);
 
 impl Known {
-    /// A command for this side.
+    /// Returns a command for this server, with its uniques.
     pub fn render(&self, pieces: &[Piece]) -> Vec<u8> {
         let render = |piece: &Piece| match piece {
             Piece::Bytes(bytes) => bytes.clone(),
@@ -328,7 +331,7 @@ impl Known {
         while let Some(end) = rest.windows(2).position(|two| two == b"\r\n") {
             let (line, behind) = (&rest[..end], &rest[end + 2..]);
             rest = behind;
-            // memcached forgets that the key of an item that it has made itself is binary.
+            // memcached has made this item itself, and forgets that the key is binary.
             let line = replaced(line, b" kfoo bar", b" kZm9vIGJhcg== b");
             let mut words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
             let length = match (words[0], words.len()) {
@@ -372,7 +375,7 @@ impl Known {
     }
 }
 
-/// A connection on which each exchange ends with a fence.
+/// A connection on which a fence ends each exchange.
 pub struct Caller(TcpStream);
 
 impl Caller {
@@ -389,7 +392,7 @@ impl Caller {
         }
     }
 
-    /// Sends commands; their answers.
+    /// Sends commands. Returns their answers.
     pub fn exchange(&mut self, commands: &[u8]) -> std::io::Result<Vec<u8>> {
         self.0.write_all(&[commands, FENCE].concat())?;
         let mut answer = Vec::new();
@@ -405,14 +408,14 @@ impl Caller {
     }
 }
 
-/// A real memcached; killed when dropped.
+/// A real memcached. The process is killed when this value is dropped.
 pub struct Memcached {
     child: Child,
     pub address: SocketAddr,
 }
 
 impl Memcached {
-    /// `None`: this machine has no memcached.
+    /// Starts a memcached. Returns `None` if this machine has none.
     pub fn start() -> Option<Memcached> {
         let free = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = free.local_addr().unwrap();
@@ -430,8 +433,8 @@ impl Memcached {
                 "nobody",
                 "-t",
                 "1",
-                // memcached's maintainer thread holds an item that was read for a moment, and then a shorter number
-                // gets no blanks.
+                // The maintainer thread of memcached sometimes holds an item that was read. A shorter number then gets
+                // no blanks. `no_lru_maintainer` switches the thread off.
                 "-o",
                 "no_lru_maintainer,no_lru_crawler",
             ])

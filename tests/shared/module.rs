@@ -1,12 +1,12 @@
-//! A module of commands that pmnet does not know (`invented.c`), for redis-server. Tests include
-//! this file by its path.
+//! A module for redis-server with commands that pmnet does not know (`invented.c`). Tests include
+//! this source file by its path.
 
 use std::path::Path;
 use std::process::Command;
 
 const SOURCE: &str = include_str!("invented.c");
 
-/// Compiles the module in this directory. Returns the path for redis-server.
+/// Compiles the module in this directory. Returns its path, for redis-server.
 ///
 /// # Panics
 /// No C compiler is installed, or the module does not compile.

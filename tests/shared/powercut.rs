@@ -1,15 +1,15 @@
-//! The common part of the two ends of `make powercut` (`tests/powercut`): the child that the test
-//! runs, here and in the guest, and the check of its output. Tests include this file by its path.
+//! The part that both ends of `make powercut` (`tests/powercut`) share: the child process, which the test runs on this
+//! machine and in the guest, and the check of its output. Tests include this source file by its path.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// `record:ROUNDS:PATH` or `check:LIST`.
+/// Environment variable with the child's task: `record:ROUNDS:PATH` or `check:LIST`.
 const CHILD: &str = "PMNET_POWERCUT";
 
-/// Runs the child: it either calls `record` with a number of rounds and a path, or calls `wrong` for a path with the
-/// number of promised rounds and the maximum number of recorded rounds.
+/// Runs the child's task. The task `record` calls `record` with a number of rounds and a path. The task `check` calls
+/// `wrong` for each path of a list, with the number of promised rounds and the maximum number of recorded rounds.
 #[allow(clippy::disallowed_methods)] // A test program has no arguments of its own.
 pub fn child(record: impl Fn(u64, &Path), wrong: impl Fn(&Path, u64, u64) -> Result<(), String>) {
     let what = std::env::var(CHILD);
@@ -23,7 +23,7 @@ pub fn child(record: impl Fn(u64, &Path), wrong: impl Fn(&Path, u64, u64) -> Res
     }
 }
 
-/// Checks the files of a list, with one line for each: `PROMISED MOST PATH`.
+/// Checks the files in a list. Each line of the list has the form `PROMISED MOST PATH`.
 fn check(list: &Path, wrong: impl Fn(&Path, u64, u64) -> Result<(), String>) {
     let text = std::fs::read_to_string(list).unwrap();
     for line in text.lines() {
@@ -48,7 +48,7 @@ fn start(what: &str) -> Child {
         .unwrap()
 }
 
-/// Lets the child record, and answers all its marks. Returns the marks.
+/// Starts a child that records, and answers all its marks. Returns the marks.
 pub fn marks(rounds: u64, path: &Path) -> Vec<(u64, u64)> {
     let mut child = start(&format!("record:{rounds}:{}", path.display()));
     let mut stdin = child.stdin.take().unwrap();
@@ -65,7 +65,7 @@ pub fn marks(rounds: u64, path: &Path) -> Vec<(u64, u64)> {
     marks
 }
 
-/// Returns the child's verdict on each line of a list, which is stored in `folder` meanwhile.
+/// Returns the child's verdict on each line of a list. The list is stored in `folder` meanwhile.
 pub fn verdicts(folder: &Path, lines: &[String]) -> Vec<String> {
     let list = folder.join("list");
     std::fs::write(&list, lines.join("\n")).unwrap();

@@ -1,8 +1,7 @@
-//! A real redis-server on a port and in a directory of its own. Tests include this file by its
-//! path.
+//! A real redis-server with a port and a directory of its own. Tests include this source file by its path.
 //!
-//! The server is up when it answers at the Unix socket in this directory, which no other process
-//! can have. The server then listens at its port, too: Redis opens the port first, and ends if it cannot.
+//! The server is running when it answers at the Unix socket in its directory, which no other process uses. Then the
+//! server also listens at its port: Redis opens the port before the socket, and ends if it cannot.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -13,14 +12,14 @@ use std::time::{Duration, Instant};
 use super::claims::Port;
 use super::skip::skip;
 
-/// Time within which a server must come up.
+/// Time within which a server must answer after its start.
 const START: Duration = Duration::from_secs(20);
 /// Longest wait for the reply to one PING.
 const PING: Duration = Duration::from_secs(1);
-/// Interval between two checks.
+/// Interval at which a condition is checked.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// A redis-server; when this value is dropped, it is killed and its directory is removed.
+/// A redis-server. When this value is dropped, the server is killed, and its directory is removed.
 pub struct RedisServer {
     port: Port,
     directory: tempfile::TempDir,
@@ -30,15 +29,15 @@ pub struct RedisServer {
 }
 
 impl RedisServer {
-    /// Starts a server with these options and waits until it serves. Returns `None` if redis-server
-    /// (or the program in `PMNET_TEST_REDIS`) is not installed; the test then counts as skipped.
+    /// Starts a server with these options, and waits until it serves. Returns `None` if redis-server (or the program in
+    /// `PMNET_TEST_REDIS`) is not installed. The test then counts as skipped.
     pub fn start(options: &[&str]) -> Option<RedisServer> {
         let program = std::env::var("PMNET_TEST_REDIS").unwrap_or_else(|_| "redis-server".into());
         RedisServer::start_program(program, options)
     }
 
-    #[allow(dead_code)] // Some of the including tests do not use it.
-    /// Starts one of the servers of `tests/compat/servers.py`, which `make setup` fetches.
+    #[allow(dead_code)] // Not every test that includes this file uses it.
+    /// Starts a server of `tests/compat/servers.py`. `make setup` downloads these servers.
     pub fn start_named(name: &str, options: &[&str]) -> Option<RedisServer> {
         let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(
             || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"),
@@ -76,12 +75,12 @@ impl RedisServer {
         Some(redis)
     }
 
-    /// Sets the options, from the next start on.
+    /// Sets the options for the next start.
     pub fn set_options(&mut self, options: &[&str]) {
         self.options = options.iter().map(|&option| option.to_owned()).collect();
     }
 
-    /// Starts the process (again), without waiting until it answers.
+    /// Starts the process for the first time or again. Does not wait until the server answers.
     pub fn run(&mut self) {
         let directory = self.directory();
         let child = Command::new(&self.program)
@@ -97,16 +96,16 @@ impl RedisServer {
         self.child = Some(child.expect("redis-server can be started"));
     }
 
-    /// Waits until the server answers (a request for a password is an answer, too).
+    /// Waits until the server answers. A request for a password counts as an answer.
     ///
     /// # Panics
-    /// The server ends, or does not answer in time.
+    /// The server has ended, or does not answer in time.
     pub fn wait_ready(&mut self) {
         let ready = self.is_ready();
         assert!(ready, "redis-server {:?} ended", self.options);
     }
 
-    /// Waits until the server answers; returns false if it ends.
+    /// Waits until the server answers. Returns false if the server has ended.
     ///
     /// # Panics
     /// The server does not answer in time.
@@ -139,7 +138,7 @@ impl RedisServer {
         answer().is_ok_and(|reply| !reply.is_empty() && !reply.starts_with(b"-LOADING"))
     }
 
-    /// Returns its directory, which has its files.
+    /// Returns the directory with the server's files.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }

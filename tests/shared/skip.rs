@@ -1,10 +1,11 @@
-//! The message of a test that cannot run here. Tests include this file by its path.
+//! The message of a test that cannot run on this machine. Tests include this source file by its
+//! path.
 
-/// Prints that a test, or a part of one, is left out; its caller returns. `tests/run.sh` counts
-/// this line and no other, so no test may leave a part out in another way.
+/// Prints that a test, or a part of a test, is left out. The caller must then return.
+/// `tests/run.sh` counts only this line, so no test may leave out a part in another way.
 ///
 /// # Panics
-/// If `CI` is set: in CI, a test that did not run must not look like a success.
+/// Panics if `CI` is set, because in CI a test that did not run must not look like a success.
 pub fn skip(reason: &str) {
     assert!(
         std::env::var_os("CI").is_none(),

@@ -1,4 +1,5 @@
-"""Clients outside of the guests: they write through fronts, know what was acknowledged, and keep a history."""
+"""Clients outside of the guests. The clients write through fronts, remember what was acknowledged, and
+keep a history."""
 
 import json
 import pathlib
@@ -10,21 +11,21 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from guest import Redis, Trouble  # noqa: E402
 
-# Clients of each kind at each front.
+# Number of clients of each kind at each front.
 COUNTERS, CONTENDERS = 3, 2
-# Elements of a counter's list.
+# Number of elements in the list of a counter.
 ELEMENTS = 10_000
-# Operations on a key before its clients go on to the next key: operations of unknown outcome make
-# the check long.
+# Number of operations on a key after which its clients use the next key. Operations with unknown outcome on a
+# key make the check long.
 KEY_OPERATIONS = 240
-# A message with such a value is more than one packet where the path MTU is 1024.
+# Padding for long values. If the path MTU is 1024, a message with such a value needs several packets.
 PADDING = "." * 1200
 # Time limits in seconds. The front's own deadline is 60 seconds.
 REPLY_LIMIT, SETTLE_LIMIT = 120, 120
 
 
 class Client(threading.Thread):
-    """Sends one command after the other."""
+    """A client that sends one command after the other."""
 
     def __init__(self, world, shard, front, name):
         super().__init__(daemon=True)
@@ -32,7 +33,7 @@ class Client(threading.Thread):
         self.front = front
         self.connections = {}
         self.acknowledged = self.unknown = 0
-        # Seconds: the longest time that an acknowledgement took since this was set to 0.
+        # The longest time until an acknowledgement, in seconds, since this was last set to 0.
         self.longest = 0.0
         self.trouble = None
 
@@ -47,8 +48,8 @@ class Client(threading.Thread):
             self.trouble = f"{self.name}: {error!r}"
 
     def ask(self, front, *words):
-        """A command by a front: "ok", "none" (the command had no effect) or "unknown", and the
-        reply. The connection is made again if the front was killed."""
+        """Sends a command to a front. Returns "ok", "none" (the command had no effect) or "unknown", and
+        the reply. If the front was killed, connects again."""
         begun = time.monotonic()
         try:
             if front not in self.connections:
@@ -74,8 +75,8 @@ class Client(threading.Thread):
 
 
 class Counter(Client):
-    """Writes numbers to a key of its own, and takes elements off a list. A lost command shows in
-    the key; a lost or repeated command shows in the list's length."""
+    """A client that writes numbers to a key of its own, and removes elements of a list. The value of the
+    key shows a lost command. The length of the list shows a command that was lost or repeated."""
 
     number = taken = perhaps = 0
 
@@ -85,7 +86,7 @@ class Counter(Client):
         self.possible = {None}
 
     def step(self):
-        """One SET, and one LTRIM while there are elements."""
+        """Sends one SET and, while there are elements, one LTRIM."""
         self.number += 1
         number = str(self.number)
         verdict, _ = self.ask(self.front, "SET", self.key, number)
@@ -100,11 +101,11 @@ class Counter(Client):
         self.perhaps += verdict == "unknown"
 
     def compare(self, redis):
-        """Differences from the acknowledged state: sentences about lost commands, and about
-        repeated commands."""
+        """Returns the differences from the acknowledged state: sentences about lost commands, and sentences
+        about repeated commands."""
         value, left = redis.ask("GET", self.key), redis.ask("LLEN", self.list)
         lost, twice = [], []
-        # An update of unknown outcome may take effect after later updates of another session.
+        # An update with unknown outcome may take effect after later updates of another session.
         late = self.unknown > 0 and value is not None and int(value) <= self.number
         if value not in self.possible and not late:
             lost.append(f"{self.key} is {value}, acknowledged was one of {sorted(map(str, self.possible))}")
@@ -117,8 +118,8 @@ class Counter(Client):
 
 
 class Contender(Client):
-    """Shares few keys with other clients, through all fronts of its shard; its operations are kept
-    as a history."""
+    """A client that shares few keys with other clients, and uses all fronts of its shard. The operations
+    of this client are kept as a history."""
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
@@ -127,7 +128,7 @@ class Contender(Client):
         self.number = 0
 
     def step(self):
-        """One operation on a key that others use as well."""
+        """Makes one operation on a key that other clients also use."""
         kind = self.dice.choice(("r0", "r1", "r2", "c"))
         key = self.world.shared_key(self.shard, kind)
         self.number += 1
@@ -139,14 +140,14 @@ class Contender(Client):
             self.do("set", key, f"{self.identity}.{self.number}", self.dice.choice(("", PADDING)))
 
     def do(self, op, key, value="", padding=""):
-        """An operation, by any front; its outcome."""
+        """Makes an operation through any front. Returns its outcome."""
         words = ["INCR", key] if op == "incr" else ["SET", key, value + padding] if op == "set" else ["GET", key]
         invoked = time.monotonic_ns()
         outcome, reply = self.ask(self.dice.choice(self.world.shards[self.shard]), *words)
         if outcome == "unknown" and op == "get":
             return outcome
         record = {"client": self.identity, "op": op, "key": key, "value": value, "invoke_ns": invoked, "return_ns": time.monotonic_ns()}
-        # A value that does not come back whole counts as a value that no client wrote.
+        # A value that comes back incomplete counts as a value that no client wrote.
         text = None if reply is None else str(reply).removesuffix(PADDING)
         self.world.history.append(record | {"reply": text, "outcome": {"none": "failed"}.get(outcome, outcome)})
         if outcome == "unknown":
@@ -155,7 +156,7 @@ class Contender(Client):
 
 
 class World:
-    """The clients of all shards; `shards` are the ports of each one's fronts."""
+    """The clients of all shards. `shards`: for each shard, the ports of its fronts."""
 
     def __init__(self, shards):
         self.shards = shards
@@ -169,17 +170,17 @@ class World:
                 self.contenders += [Contender(self, shard, front, f"contender:{shard}:{front}:{number}") for number in range(CONTENDERS)]
 
     def clients(self):
-        """All clients."""
+        """Returns all clients."""
         return [*self.counters, *self.contenders]
 
     def next_identity(self):
-        """A client's number in the history."""
+        """Returns a new client number for the history."""
         with self.condition:
             self.identities += 1
             return self.identities
 
     def shared_key(self, shard, kind):
-        """The key that is used at the moment."""
+        """Returns the key that is used at present."""
         with self.condition:
             used = self.used.get((shard, kind), 0)
             self.used[shard, kind] = used + 1
@@ -195,8 +196,8 @@ class World:
             client.start()
 
     def idle(self, client):
-        """A client waits here while no client is to work. The client's connections may be those of
-        a machine that is off by now."""
+        """A client waits here during a pause. The client drops its connections, because the machine at the
+        other end may be off by now."""
         client.connections.clear()
         with self.condition:
             self.waiting.add(client)
@@ -205,7 +206,7 @@ class World:
             self.waiting.discard(client)
 
     def rest(self):
-        """Lets all clients pause, and waits until they do."""
+        """Makes all clients pause, and waits until they do."""
         self.pause.set()
         with self.condition:
             ended = lambda: len(self.waiting) + sum(not client.is_alive() for client in self.clients())  # noqa: E731
@@ -215,27 +216,27 @@ class World:
             raise Trouble("a client's command did not end")
 
     def resume(self):
-        """Lets the clients go on."""
+        """Lets all clients continue."""
         with self.condition:
             self.pause.clear()
             self.condition.notify_all()
 
     def check(self):
-        """Whether all clients are well."""
+        """Checks that no client has failed."""
         for client in self.clients():
             if client.trouble:
                 raise Trouble(client.trouble)
 
     def acknowledged(self):
-        """Commands acknowledged so far."""
+        """Returns the number of acknowledged commands so far."""
         return sum(client.acknowledged for client in self.clients())
 
     def unknown(self):
-        """Commands of unknown outcome so far."""
+        """Returns the number of commands with unknown outcome so far."""
         return sum(client.unknown for client in self.clients())
 
     def wait_for_each(self, limit):
-        """Waits until each client has heard another acknowledgement."""
+        """Waits until each client has got another acknowledgement."""
         before = {client: client.acknowledged for client in self.clients()}
         end = time.monotonic() + limit
         while late := [client.name for client, was in before.items() if client.acknowledged == was]:
@@ -245,7 +246,8 @@ class World:
             time.sleep(0.05)
 
     def probe(self, shard):
-        """A connection to a shard, when all that was acknowledged before is applied."""
+        """Waits until the shard has applied all that was acknowledged before. Returns a connection to the
+        shard's front."""
         end = time.monotonic() + SETTLE_LIMIT
         while True:
             try:
@@ -259,8 +261,8 @@ class World:
             time.sleep(0.2)
 
     def compare(self):
-        """Sentences about lost commands, and about repeated commands. No client works at this
-        time."""
+        """Returns sentences about lost commands, and sentences about repeated commands. No client may work
+        at this time."""
         lost, twice = [], []
         for client in self.counters:
             found = client.compare(self.probe(client.shard))
@@ -269,7 +271,7 @@ class World:
         return lost, twice
 
     def end(self):
-        """The clients' last commands end."""
+        """Lets the clients end their last commands."""
         self.over.set()
         with self.condition:
             self.condition.notify_all()
@@ -281,7 +283,7 @@ class World:
         self.check()
 
     def write_history(self, path):
-        """Reads every shared key once more, and writes the history."""
+        """Reads every shared key once more, and writes the history to a file."""
         for (shard, kind), used in self.used.items():
             reader = next(client for client in self.contenders if client.shard == shard)
             for number in range(-(-used // KEY_OPERATIONS)):

@@ -1,37 +1,41 @@
 #!/usr/bin/env python3
-"""Does the ordered queue over RDMA keep what a NIC has acknowledged by itself, in order?
+"""Does the ordered queue over RDMA keep all messages that a NIC has acknowledged on its own, in order?
 
 Boots Debian's kernels in QEMU (emulated: needs no virtualization), 6.1, and 6.12 if apt knows it, with soft-RoCE.
 
   tests/verbs/run.py                      both kernels: the order of slots, clients cut off, processes killed
   tests/verbs/run.py linux-image-amd64    packages by name
-  tests/verbs/run.py --loss 2             two guests, fronts and head, with so many percent of loss between them in either direction
-  tests/verbs/run.py --cuts 50            slots and log on devdax; QEMU is killed so often
+  tests/verbs/run.py --loss 2             two guests, one with the fronts and one with the head; the link between them loses 2 % of
+                                       the packets in each direction
+  tests/verbs/run.py --cuts 50            slots and log on devdax; QEMU is killed 50 times
 
-  --seconds N     of load for each kernel (60)
-  --seed N        of moments (1)
+  --seconds N     duration of the load for each kernel (60)
+  --seed N        seed for the moments of faults (1)
   --unkeyed       no keys; without this flag all processes have keys
   --pmnet BINARY, --lab BINARY, --rude BINARY   (target/release/pmnet, pmnet-lab, examples/rude)
 
-First `pmnet doctor --verbs` checks whether slots are taken in real-time order. Then two shards run
-in one guest, each with a queue of its own: one device with slots and a server with a packet store;
-two devices, a server, and Redis. A rude client is cut off in the middle of messages: the other
-clients must go on. Then devices, servers, Redis and fronts are killed (SIGKILL), and a device is
-stopped for seconds (SIGSTOP), at random moments.
+First `pmnet doctor --verbs` checks whether slots are taken in real-time order. Then two shards run in one guest, each
+with a queue of its own. The first shard has one device with slots, and a server with a packet store. The second shard
+has two devices, a server and Redis. A rude client is cut off in the middle of messages, and the other clients must
+continue. Then devices, servers, Redis and fronts are killed (SIGKILL), and a device is stopped for seconds (SIGSTOP),
+at random moments.
 
-With --cuts server and Redis are outside of the guest. For most cuts the device is stopped (SIGSTOP)
-a moment before, so that messages that its NIC acknowledges then are only in the slots; Redis is
-killed in between, and started again. The persistence domain changes from boot to boot.
+With --cuts, server and Redis are outside of the guest. Shortly before most power cuts the device is stopped (SIGSTOP),
+so that messages that its NIC then acknowledges are only in the slots. Between the cuts, Redis is killed and started
+again. The persistence domain changes from boot to boot.
 
-Clients outside of the guests write increasing numbers to a key (SET), and take one element off a
-list (LTRIM, acknowledged early by --assume-ok) after each: a lost command shows in the key, a lost
-or repeated command in the list's length. Other clients contend for a few registers and counters, by
-all fronts of a shard. `pmnet-lab check` says whether their history is linearizable.
+Clients outside of the guests write increasing numbers to a key (SET). After each SET they remove one element of a list
+(LTRIM, acknowledged early because of --assume-ok). So the value of the key shows a lost command, and the length of the
+list shows a command that was lost or repeated. Other clients contend for a few registers and counters, through all
+fronts of a shard. `pmnet-lab check` decides whether their history is linearizable.
 
-With keys the rude client has one, too: it also sends a message without a MAC, and once asks for a connection without a key. At the end the key of a front is refused (SIGHUP).
+With keys, the rude client has a key too. The rude client also sends a message without a MAC, and once requests a
+connection without a key. At the end, the device refuses the key of a front (SIGHUP).
 
-QEMU is installed if need be (root, apt-get); packages are kept in target/kernels, what the guests said in target/verbs. At the end there is one line for
-each kernel; the exit code is 1 if something was lost, twice, or out of order, or could not be tried. Soft-RoCE shows function only: it says nothing about time.
+If QEMU is missing, it is installed (root, apt-get). Packages are kept in target/kernels, and the output of the guests
+in target/verbs. The output ends with one line for each kernel. The exit code is 1 if a command was lost, repeated or
+out of order, or if the test could not be made. Soft-RoCE shows only that the function is right; it shows nothing about
+times.
 """
 
 import argparse
@@ -56,24 +60,24 @@ OUT = ROOT / "target" / "verbs"
 USUAL, OTHER = "linux-image-amd64", "linux-image-6.12-amd64"
 MODULES = ("crc32_generic", "ib_core", "ib_uverbs", "udp_tunnel", "ip6_udp_tunnel", "rdma_rxe", "virtio_pci", "virtio_net")
 LOSS_MODULES, MEMORY_MODULES = ("sch_netem",), ("nfit", "nd_pmem", "dax_pmem", "device_dax")
-# Packages of a program that uses RDMA.
+# Packages with the libraries of a program that uses RDMA.
 LIBRARIES = ("libibverbs1", "ibverbs-providers", "libnl-3-200", "libnl-route-3-200")
 # Time limits in seconds.
 BOOT_LIMIT, DOCTOR_LIMIT, START_LIMIT, CHECK_LIMIT = 180, 120, 30, 300
-# Number of slots of a device: so few that they run out, and the NIC answers RNR.
+# Number of slots of a device. There are so few that they run out, and the NIC answers with RNR.
 SLOTS = 8
-# Number of connections of a rude client. A device has fewer connections than slots, so a higher number would take the
+# Number of connections of the rude client. A device has fewer connections than slots, so more of them would take the
 # places of other clients.
 RUDE = 6
-# Path of the rude client's key in the guest, and the names of all clients that have a key.
+# Path of the rude client's key in the guest, and the names of all clients with a key.
 RUDE_KEY, NAMES = "/etc/keys/rude.key", ("front0", "front1", "front2", "rude")
-# Size of each NVDIMM and of its labels, in MiB. Without its labels an NVDIMM's size is a multiple of 16 MiB.
+# Size of each NVDIMM and of its labels, in MiB. The size of an NVDIMM without its labels must be a multiple of 16 MiB.
 NVDIMM_MIB, LABELS_MIB = 130, 2
-# The line of the result that no emulated machine can give.
+# The line of the result about latency, which an emulated machine cannot measure.
 LATENCY = "latency: not measured, needs an RNIC; with one: pmnet-lab load --redis FRONT --clients 1 (docs/operate/verbs.md)"
 DOMAINS = {"mem-ctrl": "death of the process", "cpu": "power loss"}
 
-# The description of each fault, and its command in the guest.
+# The faults, each with a description and a command for the guest.
 FAULTS = {
     "device killed": "kill -9 $(cat /tmp/device0.pid)",
     "head of two killed": "kill -9 $(cat /tmp/device1.pid)",
@@ -87,8 +91,8 @@ FAULTS = {
 
 
 def rdma_files():
-    """Files that are loaded at run time, and so are not among a program's libraries: path in the
-    guest, path on this machine."""
+    """Returns files that are loaded at run time, and so are not among a program's libraries: path in the guest, path
+    on this machine."""
     folder = CACHE / "rdma.files"
     if not folder.exists():
         part = CACHE / "rdma.part"
@@ -106,7 +110,7 @@ def rdma_files():
 
 
 def tool(name, package):
-    """Path of a program of this machine."""
+    """Returns the path of a program on this machine."""
     path = shutil.which(name)
     if not path:
         raise Trouble(f"there is no {name}: apt-get install {package}")
@@ -114,7 +118,7 @@ def tool(name, package):
 
 
 def keys(pmnet):
-    """New keys of a cluster, its fronts and the rude client: path in the guest, path here."""
+    """Makes keys for a cluster, its fronts and the rude client. Returns path in the guest, path on this machine."""
     folder = OUT / "keys"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -126,24 +130,24 @@ def keys(pmnet):
 
 
 def network(ports=()):
-    """QEMU's arguments for the guest's first network interface; `ports` are those of its fronts on
+    """Returns QEMU's arguments for the guest's first network interface. `ports`: the ports of the guest's fronts on
     this machine."""
     forward = "".join(f",hostfwd=tcp:127.0.0.1:{port}-10.0.2.15:{6380 + n}" for n, port in enumerate(ports))
     return ["-netdev", f"user,id=net0{forward}", "-device", "virtio-net-pci,netdev=net0,romfile="]
 
 
 def usual(ports=()):
-    """A machine without persistent memory."""
+    """Returns QEMU's arguments for a machine without persistent memory."""
     return ["-M", "q35", "-m", "768", "-cpu", "max", "-smp", "2", *network(ports)]
 
 
 def ready(fronts, devices):
-    """Patterns of the lines that a guest prints when all its processes serve."""
+    """Returns patterns of the lines that a guest prints when all its processes serve."""
     return [f"guest: device{number}: ready device.*\n" for number in devices] + [f"guest: front{number}: ready redis.*\n" for number in fronts]
 
 
 class Kernel:
-    """A kernel's package, and guests for it."""
+    """The package of a kernel, and guests with this kernel."""
 
     def __init__(self, package, arguments):
         self.arguments, self.package = arguments, download(package)
@@ -155,7 +159,7 @@ class Kernel:
         self.keyed = "no" if arguments.unkeyed else "yes"
 
     def guest(self, modules=(), tools=None):
-        """A machine whose guest has the programs of this lane."""
+        """Returns a machine whose guest has the programs of this lane."""
         arguments = self.arguments
         programs = {"pmnet": arguments.pmnet, "rude": arguments.rude, "rdma": tool("rdma", "iproute2"), "tc": tool("tc", "iproute2")}
         programs["redis-server"] = tool("redis-server", "redis-server")
@@ -164,8 +168,8 @@ class Kernel:
 
 
 def doctor(machine, name):
-    """Numbers of messages, of completions before those of earlier slots, and of violations that the
-    doctor has seen."""
+    """Runs the doctor in the guest. Returns two numbers that the doctor has counted: messages, and completions
+    before that of an earlier slot. Fails if the doctor has seen a violation of the order."""
     machine.boot(f"{name}-doctor", usual(), do="doctor")
     try:
         said = machine.finish(BOOT_LIMIT + DOCTOR_LIMIT)
@@ -179,7 +183,7 @@ def doctor(machine, name):
 
 
 def linearizable(arguments, world, name):
-    """Whether the history is; a sentence about it."""
+    """Returns whether the history is linearizable, and a sentence about it."""
     path = OUT / f"{name}.jsonl"
     world.write_history(path)
     command = [str(arguments.lab), "check", "--json", "--history", str(path)]
@@ -196,22 +200,22 @@ def linearizable(arguments, world, name):
 
 
 def counters(said):
-    """The NIC's counters."""
+    """Returns the counters of the NIC."""
     return {name: int(number) for name, number in re.findall(r"^guest: counter (\S+) (\d+)", said, re.MULTILINE)}
 
 
 def blocked(said):
-    """Number of times that the oldest slot was open for too long."""
+    """Returns how often the oldest slot was open for too long."""
     return len(re.findall(r"PM1706", said))
 
 
 def recovered(said):
-    """Updates that recoveries have found in slots alone."""
+    """Returns the number of updates that recoveries have found only in slots."""
     return sum(int(number) for number in re.findall(r"entered=(\d+)", said))
 
 
 def cut_off(machine, world, keyed):
-    """A rude client is cut off in the middle of messages; a sentence, and what was wrong."""
+    """Cuts off a rude client in the middle of messages. Returns a sentence, and the faults."""
     time.sleep(1)
     for client in world.clients():
         client.longest = 0.0
@@ -228,8 +232,8 @@ def cut_off(machine, world, keyed):
         raise Trouble(f"the rude client says {re.findall('guest: rude: .*', said)}")
     long, cut, ended, gone, forged, found, keyless, refused, silent = map(int, told.groups())
     open_slots, wrong = blocked(said) - before, []
-    # A message that the NIC has refused (RNR) holds no slot, so its client need not be disconnected. If a client that
-    # holds one stayed, all other clients would wait.
+    # If the NIC has refused a message of a client (RNR), the message holds no slot, so the client need not be
+    # disconnected. If a message did hold a slot and its client stayed connected, all other clients would wait.
     if ended == 0:
         wrong.append(f"of {cut} clients that were cut off in the middle of a message none was disconnected")
     if (forged, found, keyless, refused) != ((1,) * 4 if keyed else (0,) * 4):
@@ -247,8 +251,7 @@ def cut_off(machine, world, keyed):
 
 
 def judge(arguments, world, name):
-    """Judges the run after its end. Returns a sentence about the run, and a list of what was
-    wrong."""
+    """Judges the run after its end. Returns a sentence about it, and a list of faults."""
     world.end()
     lost, twice = world.compare()
     good, history = linearizable(arguments, world, name)
@@ -260,14 +263,15 @@ def judge(arguments, world, name):
 
 
 def refuse(machine):
-    """The key of a front is refused while it runs; a sentence. Both ends say so."""
+    """The device refuses the key of a front that is running. Device and front must log the refusal. Returns a
+    sentence."""
     machine.tell("refuse front1")
     machine.wait([r"guest: device0:.*PM1709.*list of refused fronts", r"guest: front1:.*PM3009.*list of refused fronts"], SETTLE_LIMIT)
     return "the key of a front refused at the end: both ends say so"
 
 
 def load(machine, name, arguments):
-    """Clients, with faults; a sentence, and what was wrong."""
+    """Runs clients while faults happen. Returns a sentence, and the faults that were found."""
     ports = [free_port() for _ in range(3)]
     world = World([ports[:2], ports[2:]])
     dice = random.Random(arguments.seed)
@@ -286,7 +290,7 @@ def load(machine, name, arguments):
             time.sleep(4 if "stopped" in fault else dice.uniform(1, 3))
         line, more = judge(arguments, world, name)
         refused = "" if arguments.unkeyed else f"{refuse(machine)}; "
-        # When the device ends, it logs what its NIC and connections did since its start.
+        # When the device ends, it logs the counters of its NIC and its connections.
         machine.tell("kill $(cat /tmp/device0.pid)")
         machine.wait(["what the NIC and its connections did"], SETTLE_LIMIT)
         machine.tell("break")
@@ -303,7 +307,7 @@ def load(machine, name, arguments):
 
 
 def whole(kernel):
-    """Order, clients cut off, faults."""
+    """Tests the order of slots, clients that are cut off, and faults."""
     machine = kernel.guest()
     messages, overtaken = doctor(machine, kernel.name)
     line, wrong = load(machine, kernel.name, kernel.arguments)
@@ -313,7 +317,7 @@ def whole(kernel):
 
 
 def lossy(kernel):
-    """Two guests, with loss between them."""
+    """Tests two guests whose link loses packets."""
     head, fronts = kernel.guest(LOSS_MODULES), Machine(OUT, kernel.image, OUT / "guest.cpio")
     ports, wire, loss = [free_port() for _ in range(2)], free_port(), kernel.arguments.loss
     world = World([ports])
@@ -350,7 +354,7 @@ def lossy(kernel):
 
 
 class Outside:
-    """Redis and the server of a guest that loses its power."""
+    """Redis and the server for a guest that loses its power."""
 
     def __init__(self, pmnet, folder, keyed):
         self.folder, self.port = folder, free_port()
@@ -365,7 +369,7 @@ class Outside:
         self.listen = int(json.loads(line)["listen"].rsplit(":", 1)[1])
 
     def start_redis(self):
-        """A Redis that loses nothing when it is killed."""
+        """This Redis loses nothing when it is killed, because it syncs every command."""
         command = ["redis-server", "--bind", "127.0.0.1", "--port", str(self.port), "--save", "", "--appendonly", "yes", "--appendfsync", "always"]
         with (OUT / "redis.log").open("ab") as log:
             redis = subprocess.Popen([*command, "--dir", str(self.folder)], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -386,20 +390,20 @@ class Outside:
         self.redis = self.start_redis()
 
     def stop(self):
-        """Ends server and Redis."""
+        """Ends the server and Redis."""
         for process in (self.server, self.redis):
             process.kill()
             process.wait()
 
 
 def persistent(memories, domain, ports=()):
-    """A machine with two NVDIMMs."""
+    """Returns QEMU's arguments for a machine with two NVDIMMs."""
     hardware = ["-M", f"q35,nvdimm=on,nvdimm-persistence={domain}", "-m", "768,slots=4,maxmem=4G", "-cpu", "max", "-smp", "2"]
     return [*hardware, *network(ports), *nvdimms(memories, NVDIMM_MIB, LABELS_MIB)]
 
 
 def cuts(machine, world, memories, outside, arguments):
-    """Power cuts under load; what was seen, and what was wrong."""
+    """Makes power cuts under load. Returns what was seen, and the faults."""
     dice, seen, wrong = random.Random(arguments.seed), {"cuts": 0, "slots": 0, "entered": 0, "redis": 0}, []
     ports = world.shards[0]
     while True:
@@ -433,7 +437,7 @@ def cuts(machine, world, memories, outside, arguments):
         machine.cut()
         seen["cuts"] += 1
         seen["slots"] += alone_in_slots
-        # Waits until the messages from before the cut are processed and no client works.
+        # Makes the clients pause, and waits until the messages from before the cut are processed.
         world.rest()
         shutil.copy(machine.log, OUT / "persistent.before.log")
         words = f"{alone_in_slots} of them while the device was stopped" if stops else "the device ran"
@@ -441,7 +445,7 @@ def cuts(machine, world, memories, outside, arguments):
 
 
 def powerless(kernel):
-    """QEMU is killed, with slots and log on devdax."""
+    """Kills QEMU, with slots and log on devdax."""
     machine = kernel.guest(MEMORY_MODULES, {"ndctl": "ndctl"})
     world = World([[free_port() for _ in range(2)]])
     with tempfile.TemporaryDirectory(dir=OUT) as folder:
@@ -467,7 +471,7 @@ def powerless(kernel):
 
 
 def attempt(package, arguments):
-    """Tries one kernel; returns whether all is well, and a line about the kernel."""
+    """Tries one kernel. Returns whether all tests passed, and a line about it."""
     kernel = Kernel(package, arguments)
     print(f"booting {kernel.name}", flush=True)
     line, wrong = (lossy if arguments.loss else powerless if arguments.cuts else whole)(kernel)
@@ -477,7 +481,7 @@ def attempt(package, arguments):
 
 
 def work(arguments):
-    """All kernels."""
+    """Tries all kernels."""
     install_qemu()
     for program in (arguments.pmnet, arguments.lab, arguments.rude):
         if not program.exists():
@@ -491,7 +495,7 @@ def work(arguments):
 
 
 def main():
-    """See the head of this file."""
+    """The text at the head of this file is the description of the options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kernels", nargs="*", metavar="KERNEL")
     parser.add_argument("--seconds", type=int, default=60)

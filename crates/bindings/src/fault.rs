@@ -1,57 +1,58 @@
-//! Kinds of errors, and the kind of each error.
+//! The kinds of errors, and the kind of each error.
 
 use pmnet_client::{Closed, Refused, SessionError};
 use pmnet_server::program::{ProgramError, RowsError};
 
-/// The kind of an error. Its number is that of libpmnet (`PMNET_E_…` of `pmnet.h`).
+/// The kind of an error. The number of a kind is that of the constant in libpmnet (`PMNET_E_…` of
+/// `pmnet.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Kind {
     /// An argument is invalid.
     Argument = -1,
-    /// The handle is invalid: its object is closed, or was never opened.
+    /// The handle is invalid: its object was closed, or was never opened.
     Handle = -2,
     /// Another thread is using the object at this moment.
     Thread = -3,
-    /// The object was opened before a fork, in another process.
+    /// The object was opened in another process, before a fork.
     Fork = -4,
     /// The operating system refused a socket, memory or a thread.
     System = -5,
     /// Too many calls are under way.
     Full = -6,
-    /// A payload or reply is longer than 16 MiB, or all rows together do not fit into one blob.
+    /// A payload or a reply is longer than 16 MiB, or all rows together are too long for one blob.
     Length = -7,
     /// The session is closed.
     Closed = -8,
     /// Acknowledged updates are lost.
     DataLoss = -9,
-    /// Fewer devices hold the updates than required.
+    /// Fewer devices hold the updates than the program requires.
     Copies = -10,
-    /// The call has no effect, and never will.
+    /// The call has no effect, and will never have one.
     Failed = -11,
     /// The call takes effect at most once, or not at all.
     Unknown = -12,
     /// The server refused the request.
     Refused = -13,
-    /// A read was requested while calls of the session were under way.
+    /// A read was requested while other calls of the session were in flight.
     Pending = -14,
     /// No device answered a read in time.
     NoAnswer = -15,
-    /// The stored rows are damaged, or do not belong together.
+    /// The stored rows are damaged, or come from different moments.
     Rows = -16,
-    /// The stored rows are those of another shard.
+    /// The stored rows belong to another shard.
     Shard = -17,
-    /// A batch was confirmed twice, or is not the present one.
+    /// The batch was confirmed before, or is not the present batch.
     Order = -18,
-    /// A reply is missing, was given twice, or is for an update.
+    /// A reply is missing, was given twice, or was given for an update.
     Reply = -19,
     /// The server has ended.
     Stopped = -20,
-    /// A fault of the library.
+    /// The library has a bug.
     Bug = -21,
 }
 
-/// Why a call failed: its kind, and a text.
+/// The reason why a call failed: its kind, and a text.
 #[derive(Clone, Debug)]
 pub struct Fault {
     /// The kind of the error.
@@ -69,7 +70,7 @@ impl Fault {
         }
     }
 
-    /// Makes a fault about an argument.
+    /// Makes a fault of the kind [`Kind::Argument`].
     pub fn argument(text: impl ToString) -> Fault {
         Fault::new(Kind::Argument, text)
     }

@@ -1,11 +1,10 @@
-//! The common part of the libraries for other languages (`capi`, `python`): opens clients and servers from a
-//! caller's options, handles payloads and replies in the form of programs (`docs/spec/wire.md` §6), and
-//! defines the kinds of errors.
+//! The part that the libraries for other languages (`capi`, `python`) share. This crate opens clients and servers from
+//! a caller's options, handles payloads and replies in the form that programs use (`docs/spec/wire.md` §6), and defines
+//! the kinds of errors.
 //!
-//! Purpose: names, bounds, defaults and errors are the same in each language.
-//! Invariants: a caller's arguments are checked in this crate before anything is begun. Each error has
-//! exactly one kind.
-//! Not allowed here: knowing a language, deciding anything about the protocol.
+//! Purpose: names, bounds, defaults and errors are the same in the libraries of all languages. Invariants: this crate
+//! checks a caller's arguments before it begins anything. Each error has exactly one kind. Not allowed here: knowledge
+//! of a language, decisions about the protocol.
 
 mod fault;
 
@@ -25,42 +24,43 @@ use std::sync::Once;
 use std::time::Duration;
 use tracing_subscriber::filter::LevelFilter;
 
-/// Longest chain, in devices.
+/// Maximum number of devices in a chain.
 const DEVICES_MAX: u32 = 8;
-/// Most entries of a batch that a caller may configure.
+/// Maximum value of `batch_entries_max`.
 const ENTRIES_MAX: u32 = 65_536;
-/// Most bytes of a batch that a caller may configure.
+/// Maximum value of `batch_bytes_max`.
 const BYTES_MAX: u32 = 1 << 30;
-/// Most characters of a server's refusal that an error shows.
+/// Maximum number of characters of a server's refusal that an error shows.
 const REFUSAL_MAX: usize = 300;
 
 /// Options of a client.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// Addresses of the chain's devices, `HOST:PORT` with commas between them, the head first.
+    /// Addresses of the chain's devices, head first: `HOST:PORT`, with commas between them.
     pub devices: String,
     /// Number of the shard.
     pub shard: u32,
-    /// An acknowledgement by fewer devices than this closes the session; 1 to 8.
+    /// Minimum number of devices that must hold an update, 1 to 8. If an acknowledgement states fewer devices, the
+    /// session is closed.
     pub copies_min: u32,
     /// Longest time for one call.
     pub timeout: Duration,
-    /// Most calls that may be under way at once.
+    /// Maximum number of calls in flight.
     pub calls_max: u32,
-    /// File of the program's key (`pmnet key front`); `None`: no key, and then the devices must have none
-    /// either.
+    /// Path of the program's key file (`pmnet key front`). `None`: the program has no key, and then the devices must
+    /// have no keys either.
     pub key_file: Option<PathBuf>,
 }
 
 impl ClientOptions {
-    /// Default of `copies_min`: number of devices that must hold an update.
+    /// Default of `copies_min`.
     pub const COPIES_MIN: u32 = 1;
     /// Default of `timeout`.
     pub const TIMEOUT: Duration = Duration::from_secs(10);
     /// Default of `calls_max`.
     pub const CALLS_MAX: u32 = 4096;
 
-    /// Opens the client's session, without waiting for a device.
+    /// Opens the client's session. Does not wait for a device.
     ///
     /// # Errors
     /// [`Kind::Argument`] or [`Kind::System`].
@@ -91,16 +91,16 @@ impl ClientOptions {
 /// Options of a server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// UDP address `HOST:PORT` to which the last device of the chain sends.
+    /// UDP address `HOST:PORT` of the server. The last device of the chain sends to this address.
     pub listen: String,
     /// Number of the shard.
     pub shard: u32,
-    /// Most entries of the log in one batch.
+    /// Maximum number of log entries in one batch.
     pub batch_entries_max: u32,
-    /// Most bytes of payloads in one batch. A batch of one entry may have more.
+    /// Maximum number of bytes of payloads in one batch. A batch with a single entry may exceed this size.
     pub batch_bytes_max: u32,
-    /// File of the cluster's key (`pmnet key new`); `None`: no key, and then the devices must have none
-    /// either.
+    /// Path of the cluster's key file (`pmnet key new`). `None`: the server has no key, and then the devices must have
+    /// no keys either.
     pub key_file: Option<PathBuf>,
 }
 
@@ -129,14 +129,14 @@ impl ServerOptions {
 /// The rows that a program has stored, in one of two forms.
 #[derive(Clone, Debug)]
 pub enum Stored {
-    /// All rows, one by one; none before the first batch.
+    /// Each row as a separate value. Before the first batch there are no rows.
     Rows(Vec<(RecordKey, Bytes)>),
-    /// All rows in one piece.
+    /// All rows packed into one blob.
     Watermark(Bytes),
 }
 
 impl Stored {
-    /// Returns the error for a caller that passes rows and a watermark.
+    /// Returns the error for a caller that passes both rows and a watermark.
     #[must_use]
     pub fn twice() -> Fault {
         Fault::argument("there are rows and a watermark: hand over one of them")
@@ -155,7 +155,7 @@ impl Stored {
     }
 }
 
-/// Returns the error for a key file that cannot be used: the argument is invalid.
+/// Converts the error of a key file that cannot be used. The kind of the result is [`Kind::Argument`].
 fn unusable(error: KeyFileError) -> Fault {
     Fault::argument(error.to_string())
 }
@@ -176,7 +176,7 @@ fn address(text: &str) -> Result<SocketAddr, Fault> {
     found.next().ok_or_else(none)
 }
 
-/// Returns the payload for a program's request.
+/// Returns the payload that carries a program's request.
 ///
 /// # Errors
 /// [`Kind::Length`] if the request is too long.
@@ -187,16 +187,16 @@ pub fn payload(bytes: &[u8]) -> Result<Bytes, Fault> {
     Ok(program::payload(bytes).into())
 }
 
-/// Returns the hash of a key; 0 without a key, for a request that concerns several.
+/// Returns the hash of a key. Without a key (a request about several keys), the hash is 0.
 #[must_use]
 pub fn key_hash(key: Option<&[u8]>) -> u64 {
     key.map_or(0, pmnet_wire::command::key_hash)
 }
 
-/// Returns the program's part of a reply.
+/// Returns the part of a reply that the server's program made.
 ///
 /// # Errors
-/// [`Kind::Refused`]: the program's server, or another store, refused the request.
+/// [`Kind::Refused`]: the program's server refused the request, or a store of another kind did.
 pub fn reply(reply: &[u8]) -> Result<&[u8], Fault> {
     program::reply_body(reply).ok_or_else(|| {
         let text = String::from_utf8_lossy(reply);
@@ -213,10 +213,10 @@ pub fn reply(reply: &[u8]) -> Result<&[u8], Fault> {
 pub struct Reading<'a> {
     /// The newest update of the key; `None`: the device does not know it.
     pub payload: Option<&'a [u8]>,
-    /// The epoch of the chain.
+    /// The epoch of the device's chain.
     pub epoch: u32,
-    /// The order of the newest update; without an update, the order that a server must have applied to know
-    /// the key.
+    /// The order of the newest update. If there is none: the order up to which a server must have applied the log to
+    /// know the key.
     pub order: u64,
 }
 
@@ -231,7 +231,8 @@ impl<'a> Reading<'a> {
                 epoch,
                 order,
                 payload,
-                // A payload that is not a program's cannot be used, so it counts as a miss (reads.md §2).
+                // A payload that does not come from a program cannot be used, so the answer counts as a MISS (reads.md
+                // §2).
             } => (program::body(payload), *epoch, *order),
             ReadAnswer::Miss { epoch, need, .. } => (None, *epoch, *need),
             ReadAnswer::None => return Err(SessionError::NoAnswer.into()),
@@ -244,8 +245,8 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// From now on, writes the loops' warnings, which no function returns, to this writer, one in each line. Each
-/// language's library has its own listener, whatever else is in the process.
+/// From now on, writes warnings of the loops to this writer, one warning a line. No function returns these warnings.
+/// Each language's library has a subscriber of its own, even if the process has others.
 pub fn warnings_to<W: Write + 'static>(writer: fn() -> W) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -254,7 +255,7 @@ pub fn warnings_to<W: Write + 'static>(writer: fn() -> W) {
             .with_ansi(false)
             .with_target(false)
             .with_writer(writer);
-        // A static library may be in a program that has a listener already.
+        // A static library may be part of a program that already has a subscriber.
         let _ = lines.try_init();
     });
 }

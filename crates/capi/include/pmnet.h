@@ -30,7 +30,7 @@
 #define PMNET_OK 0
 
 /**
- * Nothing has come within the time, or a signal came. This is no error: try again.
+ * No result is available yet: the time has passed, or a signal arrived. This is not an error; call again.
  */
 #define PMNET_AGAIN 1
 
@@ -40,7 +40,7 @@
 #define PMNET_E_ARGUMENT -1
 
 /**
- * The handle is invalid: its object is closed, was never opened, or is of the other kind.
+ * The handle is invalid: its object was closed, was never opened, or is of the other kind.
  */
 #define PMNET_E_HANDLE -2
 
@@ -50,7 +50,7 @@
 #define PMNET_E_THREAD -3
 
 /**
- * The object was opened before a fork, in another process.
+ * The object was opened in another process, before a fork.
  */
 #define PMNET_E_FORK -4
 
@@ -60,117 +60,118 @@
 #define PMNET_E_SYSTEM -5
 
 /**
- * Too many calls are under way: first take the results of some.
+ * Too many calls are in flight: take the results of some first.
  */
 #define PMNET_E_FULL -6
 
 /**
- * A payload or a reply is longer than 16 MiB, or all rows together do not fit into one blob.
+ * A payload or a reply is longer than 16 MiB, or all rows together are too long for one blob.
  */
 #define PMNET_E_LENGTH -7
 
 /**
- * The session is closed: the device no longer knows it. Open another one.
+ * The session is closed, because the device no longer knows it. Open another client.
  */
 #define PMNET_E_CLOSED -8
 
 /**
- * Acknowledged updates are lost. The text says which.
+ * Acknowledged updates are lost. The error text says which.
  */
 #define PMNET_E_DATA_LOSS -9
 
 /**
- * Fewer devices hold the updates than required.
+ * Fewer devices hold the updates than copies_min requires.
  */
 #define PMNET_E_COPIES -10
 
 /**
- * The call has no effect, and never will.
+ * The call has no effect, and will never have one.
  */
 #define PMNET_E_FAILED -11
 
 /**
- * The outcome is unknown: the call takes effect at most once, or not at all.
+ * The outcome is unknown: the call takes effect once or not at all.
  */
 #define PMNET_E_UNKNOWN -12
 
 /**
- * The server refused the request, or takes no payloads of programs. The text says why.
+ * The server refused the request, or does not accept payloads of programs. The error text has the reason.
  */
 #define PMNET_E_REFUSED -13
 
 /**
- * A read was requested while calls of the session were under way.
+ * A read was requested while other calls of the session were in flight.
  */
 #define PMNET_E_PENDING -14
 
 /**
- * No device answered a read in time: ask the server by a bypass.
+ * No device answered a read in time. Ask the server with a bypass.
  */
 #define PMNET_E_NO_ANSWER -15
 
 /**
- * The stored rows are damaged, or do not belong together.
+ * The stored rows are damaged, or come from different moments.
  */
 #define PMNET_E_ROWS -16
 
 /**
- * The stored rows are those of another shard.
+ * The stored rows belong to another shard.
  */
 #define PMNET_E_SHARD -17
 
 /**
- * A batch was confirmed twice, or is not the present one.
+ * The batch was confirmed before, or is not the present batch.
  */
 #define PMNET_E_ORDER -18
 
 /**
- * A reply is missing, was given twice, or is for an update, which gets none.
+ * A reply is missing, was given twice, or was given for an update.
  */
 #define PMNET_E_REPLY -19
 
 /**
- * The server has ended. The text says why, and what to do.
+ * The server has ended. The error text has the reason and advice.
  */
 #define PMNET_E_STOPPED -20
 
 /**
- * A fault of the library. Please report it.
+ * The library has a bug. Please report it.
  */
 #define PMNET_E_BUG -21
 
 /**
- * A bypass only reads: the server may execute it at any time, and more than once.
+ * Flag of a bypass that only reads: the server may execute it at any time, and more than once.
  */
 #define PMNET_READ_ONLY 1
 
 /**
- * A read was answered with the newest update of the key.
+ * The read was answered with the newest update of the key.
  */
 #define PMNET_HIT 1
 
 /**
- * A read was answered with the order that a server must have applied to know the key.
+ * The read was answered with the order up to which a server must have applied the log to know the key.
  */
 #define PMNET_MISS 2
 
 /**
- * An update. Its client knows that it is durable, and gets no reply.
+ * An update. The client that sent the update already knows that the update is durable, and gets no reply.
  */
 #define PMNET_UPDATE 1
 
 /**
- * A bypass that may change the program's data. It gets a reply, which is stored with the rows.
+ * A bypass that may change the program's data. The client that sent the bypass gets a reply, which is stored with the
+ * rows.
  */
 #define PMNET_BYPASS 2
 
 /**
- * A bypass that must not change anything. It gets a reply.
+ * A bypass that must not change anything. The client that sent the bypass gets a reply.
  */
 #define PMNET_READ 3
 
 /**
- * Bytes that the caller owns. {NULL, 0} has no bytes.
+ * Bytes that the caller owns. {NULL, 0} means no bytes.
  */
 struct pmnet_bytes {
         /**
@@ -178,13 +179,13 @@ struct pmnet_bytes {
          */
         uint8_t *data;
         /**
-         * Number of the bytes.
+         * Number of bytes.
          */
         size_t len;
 };
 
 /**
- * Options of a client. Begin with all zeros; a field that is 0 or NULL has its default.
+ * Options of a client. Set all bytes to zero first; a field that is 0 or NULL has its default.
  */
 struct pmnet_client_options {
         /**
@@ -196,19 +197,20 @@ struct pmnet_client_options {
          */
         uint32_t shard;
         /**
-         * Addresses of the chain's devices, "HOST:PORT" with commas between them, the head first. No default.
+         * Addresses of the chain's devices, head first: "HOST:PORT", with commas between them. No default.
          */
         const char *devices;
         /**
-         * An acknowledgement by fewer devices than this closes the session with PMNET_E_COPIES. Default: 1.
+         * Minimum number of devices that must hold an update. If an acknowledgement states fewer devices, the session is
+         * closed with PMNET_E_COPIES. Default: 1.
          */
         uint32_t copies_min;
         /**
-         * Each call ends within this many milliseconds. Default: 10,000.
+         * Time limit of each call, in milliseconds. Default: 10,000.
          */
         uint32_t timeout_ms;
         /**
-         * Most calls that may be under way at once. Default: 4,096.
+         * Maximum number of calls in flight. Default: 4,096.
          */
         uint32_t calls_max;
         /**
@@ -216,14 +218,13 @@ struct pmnet_client_options {
          */
         uint32_t reserved;
         /**
-         * File of the program's key (pmnet key front). Default: no key, and then the devices must have none
-         * either.
+         * Path of the program's key file (pmnet key front). Default: no key; then the devices must have no keys either.
          */
         const char *key_file;
 };
 
 /**
- * A client: one session of a shard. The handle {0} is invalid.
+ * A client, which is one session of a shard. The handle {0} is invalid.
  */
 struct pmnet_client {
         /**
@@ -237,12 +238,12 @@ struct pmnet_client {
  */
 struct pmnet_event {
         /**
-         * The caller's name for the call.
+         * The token by which the caller knows the call.
          */
         uint64_t token;
         /**
-         * For an update: how many devices hold it (0: the server has applied it). For a bypass: 0. On failure: a
-         * code PMNET_E_.
+         * For an update: the number of devices that hold it; 0: the log was full, and the server has applied the update.
+         * For a bypass: 0. For a failed call: a code PMNET_E_.
          */
         int result;
         /**
@@ -250,7 +251,7 @@ struct pmnet_event {
          */
         uint32_t reserved;
         /**
-         * The reply to a bypass. The caller owns it and frees it with pmnet_bytes_free().
+         * The reply to a bypass. The caller owns the reply, and must free it with pmnet_bytes_free().
          */
         struct pmnet_bytes reply;
 };
@@ -264,25 +265,26 @@ struct pmnet_reading {
          */
         uint32_t kind;
         /**
-         * The epoch of the chain.
+         * The epoch of the device's chain.
          */
         uint32_t epoch;
         /**
-         * For a hit: the update's order. For a miss: the order that a server must have applied.
+         * For PMNET_HIT: the order of the update. For PMNET_MISS: the order up to which a server must have applied the
+         * log.
          */
         uint64_t order;
         /**
-         * For a hit: the update's payload. The caller owns it and frees it with pmnet_bytes_free().
+         * For PMNET_HIT: the payload of the update. The caller owns the payload, and must free it with pmnet_bytes_free().
          */
         struct pmnet_bytes payload;
 };
 
 /**
- * A row that the program stores for the library: a key of at most 32 bytes, and a value.
+ * A row that the program stores for the library. The row has a key of at most 32 bytes, and a value.
  */
 struct pmnet_row {
         /**
-         * The key, of any bytes.
+         * The key. The key may contain any bytes.
          */
         const void *key;
         /**
@@ -300,7 +302,7 @@ struct pmnet_row {
 };
 
 /**
- * Options of a server. Begin with all zeros; a field that is 0 or NULL has its default.
+ * Options of a server. Set all bytes to zero first; a field that is 0 or NULL has its default.
  */
 struct pmnet_server_options {
         /**
@@ -312,37 +314,37 @@ struct pmnet_server_options {
          */
         uint32_t shard;
         /**
-         * UDP address "HOST:PORT" to which the last device of the chain sends. No default.
+         * UDP address "HOST:PORT" of the server. The last device of the chain sends to this address. No default.
          */
         const char *listen;
         /**
-         * Most entries of the log in one batch. Default: 1,024.
+         * Maximum number of log entries in one batch. Default: 1,024.
          */
         uint32_t batch_entries_max;
         /**
-         * Most bytes of payloads in one batch. A batch of one entry may have more. Default: 4 MiB.
+         * Maximum number of bytes of payloads in one batch. A batch with a single entry may exceed this size. Default: 4
+         * MiB.
          */
         uint32_t batch_bytes_max;
         /**
-         * All rows that the program has stored. NULL if it has never stored one, or if it passes a watermark.
+         * All rows that the program has stored. NULL if the program has never stored rows, or passes a watermark.
          */
         const struct pmnet_row *rows;
         /**
-         * Number of the rows.
+         * Number of rows.
          */
         size_t rows_count;
         /**
-         * The result of pmnet_server_watermark() for the last batch that was stored. NULL, or zeros, if there
-         * was no batch. NULL if the program passes rows.
+         * The result of pmnet_server_watermark() for the last stored batch. NULL or zeros if no batch was stored. NULL if
+         * the program passes rows.
          */
         const void *watermark;
         /**
-         * Length of the watermark in bytes. It may be longer: the bytes after the watermark are ignored.
+         * Length of the memory at watermark in bytes. Bytes after the watermark itself are ignored.
          */
         size_t watermark_len;
         /**
-         * File of the cluster's key (pmnet key new). Default: no key, and then the devices must have none
-         * either.
+         * Path of the cluster's key file (pmnet key new). Default: no key; then the devices must have no keys either.
          */
         const char *key_file;
 };
@@ -374,17 +376,16 @@ struct pmnet_item {
          */
         uint64_t session;
         /**
-         * For an update: its number in the session. For a bypass: the request's id. Both rise within a session.
+         * For an update: its number in the session. For a bypass: the request's id. Both numbers rise within a session.
          */
         uint64_t number;
         /**
-         * For an update: its order in the log. For a bypass, and for an update that found the log full: the
-         * order up to which the log was applied before.
+         * For an update: its order in the log. For a bypass, and for an update for which the log was full: the order up to
+         * which the log was applied before it.
          */
         uint64_t order;
         /**
-         * The client's bytes. They belong to the library, and are valid until the batch is confirmed or given
-         * back.
+         * The client's bytes. The bytes belong to the library, and are valid until the batch is confirmed or given back.
          */
         const void *payload;
         /**
@@ -394,20 +395,20 @@ struct pmnet_item {
 };
 
 /**
- * The program's next work, in one transaction: either updates or bypasses, in the order in which they take
- * effect.
+ * The program's next work, which it must store in one transaction. The items are either updates or bypasses, in the
+ * order in which they take effect.
  */
 struct pmnet_batch {
         /**
-         * Number of the batch, for pmnet_server_done().
+         * Number of the batch. pmnet_server_done() needs it.
          */
         uint64_t number;
         /**
-         * The items. They belong to the library, and are valid until the batch is confirmed or given back.
+         * The items. The items belong to the library, and are valid until the batch is confirmed or given back.
          */
         const struct pmnet_item *items;
         /**
-         * Number of the items. With none, the program only stores rows.
+         * Number of items. If the number is 0, the program must only store rows.
          */
         size_t count;
 };
@@ -422,8 +423,8 @@ extern "C" {
 const char *pmnet_error_text(int code);
 
 /**
- * Returns a text about the last failure of a function in this thread; an empty one if there was none. The
- * text belongs to the library, and is valid until the next failure in this thread.
+ * Returns a text about the last failure in this thread; an empty text if there was none. The text belongs to the
+ * library, and is valid until the next failure in this thread.
  */
 const char *pmnet_last_error(void);
 
@@ -433,50 +434,49 @@ const char *pmnet_last_error(void);
 const char *pmnet_version(void);
 
 /**
- * Frees bytes that a function of pmnet has filled in, and empties the struct, so a second call has no
+ * Frees bytes that a function of the library has filled in, and sets the struct to {NULL, 0}. So a second call has no
  * effect. NULL is allowed.
  */
 void pmnet_bytes_free(struct pmnet_bytes *bytes);
 
 /**
- * Sets the file descriptor to which the library writes its warnings, one in each line. Without this call it
- * is 2 (stderr); -1: warnings are dropped. The library does not close the descriptor. May be called at any
- * time, by any thread.
+ * Sets the file descriptor to which the library writes its warnings, one warning a line. The default is 2 (stderr).
+ * With -1, warnings are dropped. The library does not close the descriptor. May be called at any time, by any thread.
  */
 void pmnet_log_to(int fd);
 
 /**
- * Opens a client, without waiting for a device: the first call shows whether one can be reached.
+ * Opens a client. Does not wait for a device: only the first call shows whether a device can be reached.
  *
- * Fills in *client, which must be closed with pmnet_client_close(). The options, and the texts to which they
+ * Fills in *client, which the caller must close with pmnet_client_close(). The options, and the texts to which they
  * point, are copied.
  */
 int pmnet_client_open(const struct pmnet_client_options *options,
                       struct pmnet_client *client);
 
 /**
- * Ends the session after all calls that were started, and closes the client. The handle is invalid
- * afterwards, even if this fails.
+ * Ends the session after all started calls, and closes the client. Afterwards the handle is invalid, even if the
+ * function fails.
  *
- * Waits for the device at most for the time of one call. The results of calls that are under way are lost.
- * PMNET_E_DATA_LOSS or PMNET_E_COPIES: the session has ended with that error.
+ * Waits for the devices at most for the time limit of one call. The results of calls in flight are lost.
+ * PMNET_E_DATA_LOSS and PMNET_E_COPIES: the session has ended with this error.
  */
 int pmnet_client_close(struct pmnet_client client);
 
 /**
- * Returns the hash of a key, for functions with an argument key_hash.
+ * Returns the hash of a key, for the argument key_hash of other functions.
  *
- * NULL with len 0 is the empty key. NULL with another len has no hash, and the result is 0.
+ * A key of NULL with len 0 is the empty key. If key is NULL and len is not 0, the result is 0.
  */
 uint64_t pmnet_key_hash(const void *key, size_t len);
 
 /**
- * Sends an update, and waits until it is durable in the devices. From then on it is neither lost nor applied
- * twice.
+ * Sends an update, and waits until it is durable in the devices. After a success the update is not lost and not
+ * applied twice.
  *
- * Returns how many devices hold the update; 0: the server has applied it, because the log was full. key_hash
- * is the hash of the key that the update changes; 0 if it changes several keys. The payload is copied. It
- * may have up to 16 MiB of any bytes.
+ * Returns the number of devices that hold the update; 0: the log was full, and the server has applied the update.
+ * key_hash is the hash of the key that the update changes; 0 if it changes several keys. The payload is copied. The
+ * payload may have up to 16 MiB of any bytes.
  */
 int pmnet_update(struct pmnet_client client,
                  uint64_t key_hash,
@@ -484,8 +484,9 @@ int pmnet_update(struct pmnet_client client,
                  size_t len);
 
 /**
- * Starts an update like pmnet_update(), and does not wait. The update ends as an event with this token. The
- * next call of pmnet_client_next() sends it, together with all other calls that were started.
+ * Starts an update, as pmnet_update() does, and does not wait. The next call of pmnet_client_next() sends the update,
+ * together with all other started calls. When the update has ended, pmnet_client_next() returns an event with this
+ * token.
  */
 int pmnet_update_start(struct pmnet_client client,
                        uint64_t token,
@@ -494,11 +495,11 @@ int pmnet_update_start(struct pmnet_client client,
                        size_t len);
 
 /**
- * Sends a request to the server, and waits for its reply. The server executes the request after every update
- * of any client that was acknowledged before. It executes the request once, unless flags has
- * PMNET_READ_ONLY.
+ * Sends a request to the server, and waits for its reply. The server first applies every update that was acknowledged
+ * before, of any client. The server executes the request once; with PMNET_READ_ONLY in flags, the server may execute
+ * the request more than once.
  *
- * Fills in *reply. The caller owns it and frees it with pmnet_bytes_free(). The payload is copied.
+ * Fills in *reply. The caller owns the reply, and must free it with pmnet_bytes_free(). The payload is copied.
  */
 int pmnet_bypass(struct pmnet_client client,
                  uint64_t key_hash,
@@ -508,8 +509,8 @@ int pmnet_bypass(struct pmnet_client client,
                  struct pmnet_bytes *reply);
 
 /**
- * Starts a request like pmnet_bypass(), and does not wait. The request ends as an event with this token and
- * the reply.
+ * Starts a request, as pmnet_bypass() does, and does not wait. When the request has ended, pmnet_client_next() returns
+ * an event with this token and the reply.
  */
 int pmnet_bypass_start(struct pmnet_client client,
                        uint64_t token,
@@ -519,78 +520,77 @@ int pmnet_bypass_start(struct pmnet_client client,
                        size_t len);
 
 /**
- * Returns a descriptor for poll(). It is readable while pmnet_client_next() has something to do, for example
- * to send calls that were started. The descriptor belongs to the library, stays the same, and is closed with
- * the client. When it is readable, call pmnet_client_next() until that returns PMNET_AGAIN.
+ * Returns a descriptor for poll(). The descriptor is readable while pmnet_client_next() has work, for example started
+ * calls to send. When the descriptor is readable, call pmnet_client_next() until this function returns PMNET_AGAIN.
+ * The descriptor belongs to the library. The descriptor stays the same, and is closed with the client.
  */
 int pmnet_client_fd(struct pmnet_client client);
 
 /**
- * Sends all calls that were started, and returns the next call that has ended. Waits for it at most wait_ms
- * milliseconds; if wait_ms is negative, without limit.
+ * Sends all started calls, and returns the next call that has ended. Waits at most wait_ms milliseconds; if wait_ms is
+ * negative, without limit.
  *
- * Returns PMNET_OK and fills in *event, whose reply the caller owns. Returns PMNET_AGAIN if no call has
- * ended within the time, or a signal came. An error is one of the session: each call that was started has
- * had its event before.
+ * Returns PMNET_OK and fills in *event, whose reply the caller owns. Returns PMNET_AGAIN if no call has ended within
+ * wait_ms, or if a signal arrived. An error means that the session has ended. Before the error, each started call has
+ * had its event.
  */
 int pmnet_client_next(struct pmnet_client client,
                       int wait_ms,
                       struct pmnet_event *event);
 
 /**
- * Asks the device, not the server, for the newest update of the key with this hash (PMNET_HIT), or for the
- * order that a server must have applied to know the key (PMNET_MISS). PMNET_MISS is always a possible
- * answer. Other keys may have the same hash, so the program must compare the key.
+ * Asks the head device, not the server, about the key with this hash. The answer is either the newest update of the
+ * key (PMNET_HIT), or the order up to which a server must have applied the log to know the key (PMNET_MISS).
+ * PMNET_MISS is always possible. Another key may have the same hash, so the program must compare the key.
  *
- * Allowed only while no call of this client is under way. Fills in *reading. The caller owns its payload and
- * frees it with pmnet_bytes_free().
+ * Allowed only while no call of this client is in flight. Fills in *reading. The caller owns the payload of the
+ * reading, and must free it with pmnet_bytes_free().
  */
 int pmnet_read(struct pmnet_client client,
                uint64_t key_hash,
                struct pmnet_reading *reading);
 
 /**
- * Opens a server with the rows that the program has stored. Starts a thread of the library, which gets no
- * signals.
+ * Opens a server with the rows that the program has stored. Starts a thread of the library, in which all signals are
+ * blocked.
  *
- * Refuses rows that are damaged, incomplete or of another shard; then nothing was begun. Fills in *server,
- * which must be closed with pmnet_server_close(). The options, and the data to which they point, are copied.
+ * Refuses rows that are damaged, incomplete or of another shard; in this case nothing has changed. Fills in *server,
+ * which the caller must close with pmnet_server_close(). The options, and the data to which they point, are copied.
  */
 int pmnet_server_open(const struct pmnet_server_options *options,
                       struct pmnet_server *server);
 
 /**
- * Closes the server. An unconfirmed batch comes again after the next start, unless the program has stored it
- * with its rows.
+ * Closes the server. If a batch is not confirmed and its rows are not stored, the next server gets the batch again.
  */
 int pmnet_server_close(struct pmnet_server server);
 
 /**
- * Returns the UDP port at which the server listens. Useful if it was opened with port 0.
+ * Returns the UDP port of the server. If the server was opened with port 0, the system has chosen the port.
  */
 int pmnet_server_port(struct pmnet_server server);
 
 /**
- * Returns a descriptor for poll(). It is readable while pmnet_server_next() has something to return. The
- * descriptor belongs to the library, and is closed with the server.
+ * Returns a descriptor for poll(). The descriptor is readable while pmnet_server_next() has a result. The descriptor
+ * belongs to the library, and is closed with the server.
  */
 int pmnet_server_fd(struct pmnet_server server);
 
 /**
- * Takes the next batch. Waits for it at most wait_ms milliseconds; if wait_ms is negative, without limit.
+ * Takes the next batch. Waits at most wait_ms milliseconds; if wait_ms is negative, without limit.
  *
- * Returns PMNET_OK and fills in *batch. Its items belong to the library until the batch is confirmed.
- * Returns PMNET_AGAIN if no batch has come within the time, or a signal came. While a batch is not confirmed
- * there is no next one: PMNET_E_ORDER.
+ * Returns PMNET_OK and fills in *batch. The items of the batch belong to the library until the batch is confirmed or
+ * given back. Returns PMNET_AGAIN if no batch has arrived within wait_ms, or if a signal arrived. Fails with
+ * PMNET_E_ORDER if the batch before is not confirmed yet.
  */
 int pmnet_server_next(struct pmnet_server server,
                       int wait_ms,
                       struct pmnet_batch *batch);
 
 /**
- * Gives the reply to a bypass of the present batch. item is the bypass's index in the batch, from 0. The
- * reply is copied. It may have up to 16 MiB of any bytes. Every bypass needs a reply before the rows are
- * requested; an update gets none.
+ * Sets the reply to a bypass of the present batch. item is the index of the bypass in the batch, counted from 0. The
+ * reply is copied. The reply may have up to 16 MiB of any bytes. Every bypass needs a reply before the rows are
+ * requested. An update has no reply.
  */
 int pmnet_server_reply(struct pmnet_server server,
                        size_t item,
@@ -598,11 +598,11 @@ int pmnet_server_reply(struct pmnet_server server,
                        size_t len);
 
 /**
- * Fills in the rows that the program must store in the same transaction as the batch. A row with a value
- * replaces the row with the same key. A row whose value is NULL must be deleted. Each key occurs once. If
- * the batch only reads there are no rows.
+ * Fills in the rows that the program must store in the same transaction as the batch. A row with a value replaces the
+ * row with this key. If the value of a row is NULL, the row must be deleted. Each key occurs once. If the batch only
+ * reads, there are no rows.
  *
- * The rows, and the bytes to which they point, belong to the library, and are valid until the batch is
+ * The rows, and the bytes to which they point, belong to the library. Rows and bytes are valid until the batch is
  * confirmed or given back.
  */
 int pmnet_server_rows(struct pmnet_server server,
@@ -610,31 +610,32 @@ int pmnet_server_rows(struct pmnet_server server,
                       size_t *count);
 
 /**
- * Fills in all rows in one piece (the watermark), as they are after the present batch. It is for a program
- * that stores a single value, which replaces the previous one in the same transaction as the batch. Each
- * batch then takes time and space for all sessions: about 100 bytes for each session, and its last reply.
- * The maximum is 64 MiB; above that the result is PMNET_E_LENGTH, and the program must store rows.
+ * Fills in all rows, as they are after the present batch, in one blob (the watermark). The watermark is for a program
+ * that stores a single value: the new value replaces the old value in the same transaction as the batch. The watermark
+ * takes time and space for all sessions at each batch: about 100 bytes for each session, and its last reply. If the
+ * watermark is longer than 64 MiB, the result is PMNET_E_LENGTH, and the program must store rows.
  *
- * The bytes belong to the library, and are valid until the batch is confirmed or given back.
+ * The bytes belong to the library. The bytes are valid until the batch is confirmed or given back.
  */
 int pmnet_server_watermark(struct pmnet_server server,
                            const void **watermark,
                            size_t *len);
 
 /**
- * Confirms the present batch: the program has stored it durably, together with its rows or its watermark.
- * Devices may forget it, and clients get their replies.
+ * Confirms the present batch: the program has stored it durably, together with its rows or its watermark. The devices
+ * may then drop its entries, and clients get their replies.
  *
- * Fails with PMNET_E_ORDER if the batch was confirmed before, is not the present one, or its rows were not
+ * Fails with PMNET_E_ORDER if the batch was confirmed before, if it is not the present batch, or if its rows were not
  * requested. Fails with PMNET_E_REPLY if a bypass has no reply.
  */
 int pmnet_server_done(struct pmnet_server server,
                       uint64_t batch);
 
 /**
- * Gives the present batch back: the program has executed no part of it, and will not. The batch comes again
- * after a pause, perhaps with more items. A program that does not know whether its transaction took place
- * must not call this. It must close the server, and open it with the rows that it finds stored.
+ * Gives the present batch back. The program must have executed no part of the batch, and must not execute it later.
+ * The batch is offered again after a pause, perhaps with more items. If a program does not know whether its
+ * transaction took place, it must not call this function. Instead, the program must close the server, and open it with
+ * the rows that it finds stored.
  */
 int pmnet_server_undone(struct pmnet_server server,
                         uint64_t batch);

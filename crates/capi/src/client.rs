@@ -1,4 +1,4 @@
-//! Clients: one session each (`pmnet_client::Session`).
+//! Clients of the C interface. Each has one session (`pmnet_client::Session`).
 
 use crate::fault::*;
 use crate::memory::{self, Options, bytes, pmnet_bytes, put, text};
@@ -9,14 +9,14 @@ use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-/// A bypass only reads: the server may execute it at any time, and more than once.
+/// Flag of a bypass that only reads: the server may execute it at any time, and more than once.
 pub const PMNET_READ_ONLY: u32 = 1;
-/// A read was answered with the newest update of the key.
+/// The read was answered with the newest update of the key.
 pub const PMNET_HIT: u32 = 1;
-/// A read was answered with the order that a server must have applied to know the key.
+/// The read was answered with the order up to which a server must have applied the log to know the key.
 pub const PMNET_MISS: u32 = 2;
 
-/// A client: one session of a shard. The handle {0} is invalid.
+/// A client, which is one session of a shard. The handle {0} is invalid.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct pmnet_client {
@@ -24,7 +24,7 @@ pub struct pmnet_client {
     pub id: u64,
 }
 
-/// Options of a client. Begin with all zeros; a field that is 0 or NULL has its default.
+/// Options of a client. Set all bytes to zero first; a field that is 0 or NULL has its default.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct pmnet_client_options {
@@ -32,18 +32,18 @@ pub struct pmnet_client_options {
     pub size: u32,
     /// Number of the shard.
     pub shard: u32,
-    /// Addresses of the chain's devices, "HOST:PORT" with commas between them, the head first. No default.
+    /// Addresses of the chain's devices, head first: "HOST:PORT", with commas between them. No default.
     pub devices: *const c_char,
-    /// An acknowledgement by fewer devices than this closes the session with PMNET_E_COPIES. Default: 1.
+    /// Minimum number of devices that must hold an update. If an acknowledgement states fewer devices, the session is
+    /// closed with PMNET_E_COPIES. Default: 1.
     pub copies_min: u32,
-    /// Each call ends within this many milliseconds. Default: 10,000.
+    /// Time limit of each call, in milliseconds. Default: 10,000.
     pub timeout_ms: u32,
-    /// Most calls that may be under way at once. Default: 4,096.
+    /// Maximum number of calls in flight. Default: 4,096.
     pub calls_max: u32,
     /// Must be 0.
     pub reserved: u32,
-    /// File of the program's key (pmnet key front). Default: no key, and then the devices must have none
-    /// either.
+    /// Path of the program's key file (pmnet key front). Default: no key; then the devices must have no keys either.
     pub key_file: *const c_char,
 }
 
@@ -54,14 +54,14 @@ unsafe impl Options for pmnet_client_options {}
 #[repr(C)]
 #[derive(Debug)]
 pub struct pmnet_event {
-    /// The caller's name for the call.
+    /// The token by which the caller knows the call.
     pub token: u64,
-    /// For an update: how many devices hold it (0: the server has applied it). For a bypass: 0. On failure: a
-    /// code PMNET_E_.
+    /// For an update: the number of devices that hold it; 0: the log was full, and the server has applied the update.
+    /// For a bypass: 0. For a failed call: a code PMNET_E_.
     pub result: c_int,
     /// Always 0.
     pub reserved: u32,
-    /// The reply to a bypass. The caller owns it and frees it with pmnet_bytes_free().
+    /// The reply to a bypass. The caller owns the reply, and must free it with pmnet_bytes_free().
     pub reply: pmnet_bytes,
 }
 
@@ -71,24 +71,25 @@ pub struct pmnet_event {
 pub struct pmnet_reading {
     /// PMNET_HIT or PMNET_MISS.
     pub kind: u32,
-    /// The epoch of the chain.
+    /// The epoch of the device's chain.
     pub epoch: u32,
-    /// For a hit: the update's order. For a miss: the order that a server must have applied.
+    /// For PMNET_HIT: the order of the update. For PMNET_MISS: the order up to which a server must have applied the
+    /// log.
     pub order: u64,
-    /// For a hit: the update's payload. The caller owns it and frees it with pmnet_bytes_free().
+    /// For PMNET_HIT: the payload of the update. The caller owns the payload, and must free it with pmnet_bytes_free().
     pub payload: pmnet_bytes,
 }
 
-/// The session of a client's handle.
+/// The session that belongs to a handle.
 pub(crate) struct ClientObject(Session);
 
 impl Kind for ClientObject {
     const NAME: &'static str = "client";
 }
 
-/// Converts a wait in milliseconds; a negative one has no end.
+/// Converts a wait in milliseconds. A negative value means a wait without limit.
 pub(crate) fn wait(milliseconds: c_int) -> Duration {
-    // Longer than any process lives, and short enough to be added to any clock.
+    // Longer than the life of any process, and short enough to be added to any clock.
     const FOR_EVER: Duration = Duration::from_secs(1 << 32);
     u64::try_from(milliseconds).map_or(FOR_EVER, Duration::from_millis)
 }
@@ -102,9 +103,9 @@ fn copies(count: u8) -> c_int {
     c_int::from(count)
 }
 
-/// Opens a client, without waiting for a device: the first call shows whether one can be reached.
+/// Opens a client. Does not wait for a device: only the first call shows whether a device can be reached.
 ///
-/// Fills in *client, which must be closed with pmnet_client_close(). The options, and the texts to which they
+/// Fills in *client, which the caller must close with pmnet_client_close(). The options, and the texts to which they
 /// point, are copied.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_client_open(
@@ -141,11 +142,11 @@ pub unsafe extern "C" fn pmnet_client_open(
     })
 }
 
-/// Ends the session after all calls that were started, and closes the client. The handle is invalid
-/// afterwards, even if this fails.
+/// Ends the session after all started calls, and closes the client. Afterwards the handle is invalid, even if the
+/// function fails.
 ///
-/// Waits for the device at most for the time of one call. The results of calls that are under way are lost.
-/// PMNET_E_DATA_LOSS or PMNET_E_COPIES: the session has ended with that error.
+/// Waits for the devices at most for the time limit of one call. The results of calls in flight are lost.
+/// PMNET_E_DATA_LOSS and PMNET_E_COPIES: the session has ended with this error.
 #[unsafe(no_mangle)]
 pub extern "C" fn pmnet_client_close(client: pmnet_client) -> c_int {
     entry(|| {
@@ -155,9 +156,9 @@ pub extern "C" fn pmnet_client_close(client: pmnet_client) -> c_int {
     })
 }
 
-/// Returns the hash of a key, for functions with an argument key_hash.
+/// Returns the hash of a key, for the argument key_hash of other functions.
 ///
-/// NULL with len 0 is the empty key. NULL with another len has no hash, and the result is 0.
+/// A key of NULL with len 0 is the empty key. If key is NULL and len is not 0, the result is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_key_hash(key: *const c_void, len: usize) -> u64 {
     let mut hash = 0;
@@ -169,12 +170,12 @@ pub unsafe extern "C" fn pmnet_key_hash(key: *const c_void, len: usize) -> u64 {
     hash
 }
 
-/// Sends an update, and waits until it is durable in the devices. From then on it is neither lost nor applied
-/// twice.
+/// Sends an update, and waits until it is durable in the devices. After a success the update is not lost and not
+/// applied twice.
 ///
-/// Returns how many devices hold the update; 0: the server has applied it, because the log was full. key_hash
-/// is the hash of the key that the update changes; 0 if it changes several keys. The payload is copied. It
-/// may have up to 16 MiB of any bytes.
+/// Returns the number of devices that hold the update; 0: the log was full, and the server has applied the update.
+/// key_hash is the hash of the key that the update changes; 0 if it changes several keys. The payload is copied. The
+/// payload may have up to 16 MiB of any bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_update(
     client: pmnet_client,
@@ -191,8 +192,9 @@ pub unsafe extern "C" fn pmnet_update(
     })
 }
 
-/// Starts an update like pmnet_update(), and does not wait. The update ends as an event with this token. The
-/// next call of pmnet_client_next() sends it, together with all other calls that were started.
+/// Starts an update, as pmnet_update() does, and does not wait. The next call of pmnet_client_next() sends the update,
+/// together with all other started calls. When the update has ended, pmnet_client_next() returns an event with this
+/// token.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_update_start(
     client: pmnet_client,
@@ -218,11 +220,11 @@ fn read_only(flags: u32) -> Result<bool, Fault> {
     Ok(flags & PMNET_READ_ONLY != 0)
 }
 
-/// Sends a request to the server, and waits for its reply. The server executes the request after every update
-/// of any client that was acknowledged before. It executes the request once, unless flags has
-/// PMNET_READ_ONLY.
+/// Sends a request to the server, and waits for its reply. The server first applies every update that was acknowledged
+/// before, of any client. The server executes the request once; with PMNET_READ_ONLY in flags, the server may execute
+/// the request more than once.
 ///
-/// Fills in *reply. The caller owns it and frees it with pmnet_bytes_free(). The payload is copied.
+/// Fills in *reply. The caller owns the reply, and must free it with pmnet_bytes_free(). The payload is copied.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_bypass(
     client: pmnet_client,
@@ -249,8 +251,8 @@ pub unsafe extern "C" fn pmnet_bypass(
     })
 }
 
-/// Starts a request like pmnet_bypass(), and does not wait. The request ends as an event with this token and
-/// the reply.
+/// Starts a request, as pmnet_bypass() does, and does not wait. When the request has ended, pmnet_client_next() returns
+/// an event with this token and the reply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_bypass_start(
     client: pmnet_client,
@@ -271,9 +273,9 @@ pub unsafe extern "C" fn pmnet_bypass_start(
     })
 }
 
-/// Returns a descriptor for poll(). It is readable while pmnet_client_next() has something to do, for example
-/// to send calls that were started. The descriptor belongs to the library, stays the same, and is closed with
-/// the client. When it is readable, call pmnet_client_next() until that returns PMNET_AGAIN.
+/// Returns a descriptor for poll(). The descriptor is readable while pmnet_client_next() has work, for example started
+/// calls to send. When the descriptor is readable, call pmnet_client_next() until this function returns PMNET_AGAIN.
+/// The descriptor belongs to the library. The descriptor stays the same, and is closed with the client.
 #[unsafe(no_mangle)]
 pub extern "C" fn pmnet_client_fd(client: pmnet_client) -> c_int {
     entry(|| {
@@ -296,7 +298,7 @@ fn event(finished: Finished) -> pmnet_event {
             ),
         })
     });
-    // The text of the error is kept as for a call that blocks.
+    // The text of the error is kept for pmnet_last_error(), as after a call that blocks.
     let (result, reply) = outcome.unwrap_or_else(|fault| (note(&fault), pmnet_bytes::NONE));
     pmnet_event {
         token: finished.token,
@@ -306,12 +308,12 @@ fn event(finished: Finished) -> pmnet_event {
     }
 }
 
-/// Sends all calls that were started, and returns the next call that has ended. Waits for it at most wait_ms
-/// milliseconds; if wait_ms is negative, without limit.
+/// Sends all started calls, and returns the next call that has ended. Waits at most wait_ms milliseconds; if wait_ms is
+/// negative, without limit.
 ///
-/// Returns PMNET_OK and fills in *event, whose reply the caller owns. Returns PMNET_AGAIN if no call has
-/// ended within the time, or a signal came. An error is one of the session: each call that was started has
-/// had its event before.
+/// Returns PMNET_OK and fills in *event, whose reply the caller owns. Returns PMNET_AGAIN if no call has ended within
+/// wait_ms, or if a signal arrived. An error means that the session has ended. Before the error, each started call has
+/// had its event.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_client_next(
     client: pmnet_client,
@@ -334,12 +336,12 @@ pub unsafe extern "C" fn pmnet_client_next(
     })
 }
 
-/// Asks the device, not the server, for the newest update of the key with this hash (PMNET_HIT), or for the
-/// order that a server must have applied to know the key (PMNET_MISS). PMNET_MISS is always a possible
-/// answer. Other keys may have the same hash, so the program must compare the key.
+/// Asks the head device, not the server, about the key with this hash. The answer is either the newest update of the
+/// key (PMNET_HIT), or the order up to which a server must have applied the log to know the key (PMNET_MISS).
+/// PMNET_MISS is always possible. Another key may have the same hash, so the program must compare the key.
 ///
-/// Allowed only while no call of this client is under way. Fills in *reading. The caller owns its payload and
-/// frees it with pmnet_bytes_free().
+/// Allowed only while no call of this client is in flight. Fills in *reading. The caller owns the payload of the
+/// reading, and must free it with pmnet_bytes_free().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_read(
     client: pmnet_client,

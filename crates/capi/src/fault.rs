@@ -1,4 +1,4 @@
-//! Error codes, their texts, and the functions' boundary, which no panic crosses.
+//! The error codes and their texts, and the boundary of the C functions, which no panic crosses.
 
 use pmnet_bindings::{Fault, Kind};
 use std::cell::RefCell;
@@ -7,52 +7,52 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Success.
 pub const PMNET_OK: c_int = 0;
-/// Nothing has come within the time, or a signal came. This is no error: try again.
+/// No result is available yet: the time has passed, or a signal arrived. This is not an error; call again.
 pub const PMNET_AGAIN: c_int = 1;
 /// An argument is NULL or invalid.
 pub const PMNET_E_ARGUMENT: c_int = -1;
-/// The handle is invalid: its object is closed, was never opened, or is of the other kind.
+/// The handle is invalid: its object was closed, was never opened, or is of the other kind.
 pub const PMNET_E_HANDLE: c_int = -2;
 /// Another thread is using the object at this moment.
 pub const PMNET_E_THREAD: c_int = -3;
-/// The object was opened before a fork, in another process.
+/// The object was opened in another process, before a fork.
 pub const PMNET_E_FORK: c_int = -4;
 /// The operating system refused a socket, memory or a thread.
 pub const PMNET_E_SYSTEM: c_int = -5;
-/// Too many calls are under way: first take the results of some.
+/// Too many calls are in flight: take the results of some first.
 pub const PMNET_E_FULL: c_int = -6;
-/// A payload or a reply is longer than 16 MiB, or all rows together do not fit into one blob.
+/// A payload or a reply is longer than 16 MiB, or all rows together are too long for one blob.
 pub const PMNET_E_LENGTH: c_int = -7;
-/// The session is closed: the device no longer knows it. Open another one.
+/// The session is closed, because the device no longer knows it. Open another client.
 pub const PMNET_E_CLOSED: c_int = -8;
-/// Acknowledged updates are lost. The text says which.
+/// Acknowledged updates are lost. The error text says which.
 pub const PMNET_E_DATA_LOSS: c_int = -9;
-/// Fewer devices hold the updates than required.
+/// Fewer devices hold the updates than copies_min requires.
 pub const PMNET_E_COPIES: c_int = -10;
-/// The call has no effect, and never will.
+/// The call has no effect, and will never have one.
 pub const PMNET_E_FAILED: c_int = -11;
-/// The outcome is unknown: the call takes effect at most once, or not at all.
+/// The outcome is unknown: the call takes effect once or not at all.
 pub const PMNET_E_UNKNOWN: c_int = -12;
-/// The server refused the request, or takes no payloads of programs. The text says why.
+/// The server refused the request, or does not accept payloads of programs. The error text has the reason.
 pub const PMNET_E_REFUSED: c_int = -13;
-/// A read was requested while calls of the session were under way.
+/// A read was requested while other calls of the session were in flight.
 pub const PMNET_E_PENDING: c_int = -14;
-/// No device answered a read in time: ask the server by a bypass.
+/// No device answered a read in time. Ask the server with a bypass.
 pub const PMNET_E_NO_ANSWER: c_int = -15;
-/// The stored rows are damaged, or do not belong together.
+/// The stored rows are damaged, or come from different moments.
 pub const PMNET_E_ROWS: c_int = -16;
-/// The stored rows are those of another shard.
+/// The stored rows belong to another shard.
 pub const PMNET_E_SHARD: c_int = -17;
-/// A batch was confirmed twice, or is not the present one.
+/// The batch was confirmed before, or is not the present batch.
 pub const PMNET_E_ORDER: c_int = -18;
-/// A reply is missing, was given twice, or is for an update, which gets none.
+/// A reply is missing, was given twice, or was given for an update.
 pub const PMNET_E_REPLY: c_int = -19;
-/// The server has ended. The text says why, and what to do.
+/// The server has ended. The error text has the reason and advice.
 pub const PMNET_E_STOPPED: c_int = -20;
-/// A fault of the library. Please report it.
+/// The library has a bug. Please report it.
 pub const PMNET_E_BUG: c_int = -21;
 
-/// Returns the code of a kind.
+/// Returns the error code for a kind.
 const fn code(kind: Kind) -> c_int {
     match kind {
         Kind::Argument => PMNET_E_ARGUMENT,
@@ -83,15 +83,15 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// Keeps the text for [`pmnet_last_error`]. Returns the code.
+/// Keeps the text of an error for [`pmnet_last_error`]. Returns the error's code.
 pub(crate) fn note(fault: &Fault) -> c_int {
     let text = fault.text.replace('\0', "?");
-    // A thread that is ending may have dropped its copy of `LAST`.
+    // If the thread is ending, it may already have dropped its copy of `LAST`.
     let _ = LAST.try_with(|last| last.replace(CString::new(text).unwrap_or_default()));
     code(fault.kind)
 }
 
-/// Runs the body of one function of the interface. No panic unwinds out of it.
+/// Runs the body of a C function. No panic leaves this function.
 pub(crate) fn entry(body: impl FnOnce() -> Result<c_int, Fault>) -> c_int {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(code)) => code,
@@ -138,8 +138,8 @@ pub extern "C" fn pmnet_error_text(code: c_int) -> *const c_char {
     text_of(code).as_ptr()
 }
 
-/// Returns a text about the last failure of a function in this thread; an empty one if there was none. The
-/// text belongs to the library, and is valid until the next failure in this thread.
+/// Returns a text about the last failure in this thread; an empty text if there was none. The text belongs to the
+/// library, and is valid until the next failure in this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn pmnet_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr())

@@ -1,14 +1,13 @@
 //! `libpmnet`: implements the functions of `include/pmnet.h` with the crates `client` and `server`
 //! (`docs/use/programs.md`).
 //!
-//! Purpose: passes values from C to Rust and back.
-//! Invariants: no panic unwinds into C. No pointer of a program is kept after the call. An object is a number
-//! in a table. So an object that is closed, null, of another kind, in use by another thread, or opened before
-//! a fork is refused and never touched.
-//! Not allowed here: deciding anything about the protocol.
+//! Purpose: passes values between C and Rust. Invariants: no panic unwinds into C. The library keeps no pointer of a
+//! program after the call. A handle is a number in a table. So the library can refuse a handle without touching an
+//! object. A refused handle is zero, was opened before a fork, or belongs to an object that is closed, of another kind,
+//! or in use by another thread. Not allowed here: decisions about the protocol.
 
 #![allow(unsafe_code)]
-// Names are written as in C.
+// The names of types follow the style of C.
 #![allow(non_camel_case_types)]
 
 mod client;

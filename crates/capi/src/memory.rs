@@ -1,4 +1,4 @@
-//! Memory at the interface: a program's arguments, and bytes that the program gets to keep.
+//! Memory at the C interface: the arguments of a program, and bytes that the program keeps.
 
 use crate::fault::entry;
 use pmnet_bindings::Fault;
@@ -7,13 +7,13 @@ use std::mem::MaybeUninit;
 use std::path::PathBuf;
 use std::ptr;
 
-/// Bytes that the caller owns. {NULL, 0} has no bytes.
+/// Bytes that the caller owns. {NULL, 0} means no bytes.
 #[repr(C)]
 #[derive(Debug)]
 pub struct pmnet_bytes {
     /// The bytes; NULL if there are none.
     pub data: *mut u8,
-    /// Number of the bytes.
+    /// Number of bytes.
     pub len: usize,
 }
 
@@ -37,7 +37,7 @@ impl pmnet_bytes {
     }
 }
 
-/// Frees bytes that a function of pmnet has filled in, and empties the struct, so a second call has no
+/// Frees bytes that a function of the library has filled in, and sets the struct to {NULL, 0}. So a second call has no
 /// effect. NULL is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_bytes_free(bytes: *mut pmnet_bytes) {
@@ -48,18 +48,18 @@ pub unsafe extern "C" fn pmnet_bytes_free(bytes: *mut pmnet_bytes) {
         };
         let pmnet_bytes { data, len } = std::mem::replace(bytes, pmnet_bytes::NONE);
         if !data.is_null() {
-            // SAFETY: pointer and length are those of the boxed slice that `copied` gave to the program. The
-            // struct that held them is empty now.
+            // SAFETY: pointer and length are those of the boxed slice that `copied` gave to the program. The struct no
+            // longer holds this pointer and length.
             drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(data, len)) });
         }
         Ok(0)
     });
 }
 
-/// Returns the bytes that a program passes.
+/// Returns the bytes of a program's argument.
 ///
 /// # Safety
-/// `data` is NULL, or `len` bytes can be read at it while the result lives.
+/// `data` is NULL, or points to `len` bytes that can be read as long as the result lives.
 pub(crate) unsafe fn bytes<'a>(data: *const c_void, len: usize) -> Result<&'a [u8], Fault> {
     if len == 0 {
         return Ok(&[]);
@@ -74,10 +74,10 @@ pub(crate) unsafe fn bytes<'a>(data: *const c_void, len: usize) -> Result<&'a [u
     Ok(unsafe { std::slice::from_raw_parts(data.cast(), len) })
 }
 
-/// Returns a text that a program passes.
+/// Returns the text of a program's argument.
 ///
 /// # Safety
-/// `text` is NULL, or ends with a zero byte and does not change while the result lives.
+/// `text` is NULL, or it ends with a zero byte and does not change as long as the result lives.
 pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<&'a str, Fault> {
     if text.is_null() {
         return Err(Fault::argument(format!("{what} is NULL")));
@@ -88,10 +88,10 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<&'a str
         .map_err(|_| Fault::argument(format!("{what} is not UTF-8")))
 }
 
-/// Returns the path in a C string of the caller; `None` for NULL.
+/// Returns the path in a program's argument; `None` for NULL.
 ///
 /// # Safety
-/// As [`text`].
+/// As for [`text`].
 pub(crate) unsafe fn path(path: *const c_char, what: &str) -> Result<Option<PathBuf>, Fault> {
     if path.is_null() {
         return Ok(None);
@@ -100,16 +100,16 @@ pub(crate) unsafe fn path(path: *const c_char, what: &str) -> Result<Option<Path
     unsafe { text(path, what) }.map(|path| Some(path.into()))
 }
 
-/// A struct of options. Later versions may add fields. Zeros are always valid.
+/// A struct of options. Later versions may add fields at its end. Zero is a valid value for each field.
 ///
 /// # Safety
-/// The type is `repr(C)`, begins with its size as `u32`, and is valid if all its bytes are zero.
+/// The type is `repr(C)`. The first field of the type is its size as `u32`. A value of all zero bytes is valid.
 pub(crate) unsafe trait Options: Copy {}
 
-/// Returns the options that a program passes. The program may have been compiled with another version.
+/// Returns the options of a program, which may have been compiled with another version of the header.
 ///
 /// # Safety
-/// `options` is NULL, or as many bytes can be read at it as its first field states.
+/// `options` is NULL, or points to as many readable bytes as its first field states.
 pub(crate) unsafe fn options<T: Options>(options: *const T) -> Result<T, Fault> {
     if options.is_null() {
         return Err(Fault::argument("the options are NULL"));
@@ -122,7 +122,7 @@ pub(crate) unsafe fn options<T: Options>(options: *const T) -> Result<T, Fault> 
             "the field size of the options is {size}: set it to sizeof of the struct, which is {own}"
         )));
     }
-    // SAFETY: by this function's contract this number of bytes can be read.
+    // SAFETY: by this function's contract, `size` bytes can be read.
     let more = unsafe { bytes(options.cast(), size)? };
     if more.iter().skip(own).any(|byte| *byte != 0) {
         return Err(Fault::argument(
@@ -130,17 +130,16 @@ pub(crate) unsafe fn options<T: Options>(options: *const T) -> Result<T, Fault> 
         ));
     }
     let mut copy = MaybeUninit::<T>::zeroed();
-    // SAFETY: both have at least this length, and they do not overlap.
+    // SAFETY: both places have at least this length, and they do not overlap.
     unsafe { ptr::copy_nonoverlapping(more.as_ptr(), copy.as_mut_ptr().cast(), size.min(own)) };
-    // SAFETY: zeros are valid by the trait's contract, and the other bytes were copied from a program's value
-    // of this type.
+    // SAFETY: zeros are valid by the trait's contract, and the other bytes come from a program's value of this type.
     Ok(unsafe { copy.assume_init() })
 }
 
 /// Writes a result to the program's memory.
 ///
 /// # Safety
-/// `place` is NULL, or can be written.
+/// `place` is NULL, or points to memory of the program that can be written.
 pub(crate) unsafe fn put<T>(place: *mut T, value: T) -> Result<(), Fault> {
     if place.is_null() {
         return Err(no_place());

@@ -1,4 +1,4 @@
-//! Servers that a program pulls from (`pmnet_server::program`).
+//! Servers of the C interface, whose store is the program (`pmnet_server::program`).
 
 use crate::client::{or, wait};
 use crate::fault::*;
@@ -12,11 +12,12 @@ use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::ptr;
 
-/// An update. Its client knows that it is durable, and gets no reply.
+/// An update. The client that sent the update already knows that the update is durable, and gets no reply.
 pub const PMNET_UPDATE: u32 = 1;
-/// A bypass that may change the program's data. It gets a reply, which is stored with the rows.
+/// A bypass that may change the program's data. The client that sent the bypass gets a reply, which is stored with the
+/// rows.
 pub const PMNET_BYPASS: u32 = 2;
-/// A bypass that must not change anything. It gets a reply.
+/// A bypass that must not change anything. The client that sent the bypass gets a reply.
 pub const PMNET_READ: u32 = 3;
 
 /// A server. The handle {0} is invalid.
@@ -27,11 +28,11 @@ pub struct pmnet_server {
     pub id: u64,
 }
 
-/// A row that the program stores for the library: a key of at most 32 bytes, and a value.
+/// A row that the program stores for the library. The row has a key of at most 32 bytes, and a value.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct pmnet_row {
-    /// The key, of any bytes.
+    /// The key. The key may contain any bytes.
     pub key: *const c_void,
     /// Length of the key in bytes.
     pub key_len: usize,
@@ -41,7 +42,7 @@ pub struct pmnet_row {
     pub value_len: usize,
 }
 
-/// Options of a server. Begin with all zeros; a field that is 0 or NULL has its default.
+/// Options of a server. Set all bytes to zero first; a field that is 0 or NULL has its default.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct pmnet_server_options {
@@ -49,23 +50,23 @@ pub struct pmnet_server_options {
     pub size: u32,
     /// Number of the shard.
     pub shard: u32,
-    /// UDP address "HOST:PORT" to which the last device of the chain sends. No default.
+    /// UDP address "HOST:PORT" of the server. The last device of the chain sends to this address. No default.
     pub listen: *const c_char,
-    /// Most entries of the log in one batch. Default: 1,024.
+    /// Maximum number of log entries in one batch. Default: 1,024.
     pub batch_entries_max: u32,
-    /// Most bytes of payloads in one batch. A batch of one entry may have more. Default: 4 MiB.
+    /// Maximum number of bytes of payloads in one batch. A batch with a single entry may exceed this size. Default: 4
+    /// MiB.
     pub batch_bytes_max: u32,
-    /// All rows that the program has stored. NULL if it has never stored one, or if it passes a watermark.
+    /// All rows that the program has stored. NULL if the program has never stored rows, or passes a watermark.
     pub rows: *const pmnet_row,
-    /// Number of the rows.
+    /// Number of rows.
     pub rows_count: usize,
-    /// The result of pmnet_server_watermark() for the last batch that was stored. NULL, or zeros, if there
-    /// was no batch. NULL if the program passes rows.
+    /// The result of pmnet_server_watermark() for the last stored batch. NULL or zeros if no batch was stored. NULL if
+    /// the program passes rows.
     pub watermark: *const c_void,
-    /// Length of the watermark in bytes. It may be longer: the bytes after the watermark are ignored.
+    /// Length of the memory at watermark in bytes. Bytes after the watermark itself are ignored.
     pub watermark_len: usize,
-    /// File of the cluster's key (pmnet key new). Default: no key, and then the devices must have none
-    /// either.
+    /// Path of the cluster's key file (pmnet key new). Default: no key; then the devices must have no keys either.
     pub key_file: *const c_char,
 }
 
@@ -82,35 +83,34 @@ pub struct pmnet_item {
     pub reserved: u32,
     /// Number of the client's session.
     pub session: u64,
-    /// For an update: its number in the session. For a bypass: the request's id. Both rise within a session.
+    /// For an update: its number in the session. For a bypass: the request's id. Both numbers rise within a session.
     pub number: u64,
-    /// For an update: its order in the log. For a bypass, and for an update that found the log full: the
-    /// order up to which the log was applied before.
+    /// For an update: its order in the log. For a bypass, and for an update for which the log was full: the order up to
+    /// which the log was applied before it.
     pub order: u64,
-    /// The client's bytes. They belong to the library, and are valid until the batch is confirmed or given
-    /// back.
+    /// The client's bytes. The bytes belong to the library, and are valid until the batch is confirmed or given back.
     pub payload: *const c_void,
     /// Length of the payload in bytes.
     pub len: usize,
 }
 
-/// The program's next work, in one transaction: either updates or bypasses, in the order in which they take
-/// effect.
+/// The program's next work, which it must store in one transaction. The items are either updates or bypasses, in the
+/// order in which they take effect.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct pmnet_batch {
-    /// Number of the batch, for pmnet_server_done().
+    /// Number of the batch. pmnet_server_done() needs it.
     pub number: u64,
-    /// The items. They belong to the library, and are valid until the batch is confirmed or given back.
+    /// The items. The items belong to the library, and are valid until the batch is confirmed or given back.
     pub items: *const pmnet_item,
-    /// Number of the items. With none, the program only stores rows.
+    /// Number of items. If the number is 0, the program must only store rows.
     pub count: usize,
 }
 
-/// The server of a handle, and the memory that the program may read for the present batch.
+/// The server that belongs to a handle, and the memory of the present batch, which the program may read.
 pub(crate) struct ServerObject {
     program: Program,
-    /// Owns the payloads.
+    /// The batch, which owns the payloads.
     batch: Option<Batch>,
     items: Vec<pmnet_item>,
     rows: Vec<pmnet_row>,
@@ -135,16 +135,16 @@ impl Kind for ServerObject {
     const NAME: &'static str = "server";
 }
 
-/// Blocks the program's signals while this value exists, so that the library's new thread blocks them: a
-/// thread inherits its parent's mask.
+/// While this value exists, all signals are blocked in this thread. A thread that the library starts meanwhile inherits
+/// the signal mask, so it also has all signals blocked.
 struct SignalsBlocked(libc::sigset_t);
 
 impl SignalsBlocked {
     fn begin() -> SignalsBlocked {
         let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
         let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
-        // SAFETY: both sets can be written; the first is filled before it is read. Signals for faults of this
-        // thread itself cannot be blocked, and are still delivered.
+        // SAFETY: both sets can be written, and the first set is filled before it is read. Signals for faults of this
+        // thread itself are delivered even if they are blocked.
         unsafe {
             libc::sigfillset(all.as_mut_ptr());
             libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
@@ -205,11 +205,11 @@ fn stored(options: &pmnet_server_options) -> Result<Stored, Fault> {
     Ok(Stored::Rows(rows))
 }
 
-/// Opens a server with the rows that the program has stored. Starts a thread of the library, which gets no
-/// signals.
+/// Opens a server with the rows that the program has stored. Starts a thread of the library, in which all signals are
+/// blocked.
 ///
-/// Refuses rows that are damaged, incomplete or of another shard; then nothing was begun. Fills in *server,
-/// which must be closed with pmnet_server_close(). The options, and the data to which they point, are copied.
+/// Refuses rows that are damaged, incomplete or of another shard; in this case nothing has changed. Fills in *server,
+/// which the caller must close with pmnet_server_close(). The options, and the data to which they point, are copied.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_server_open(
     options: *const pmnet_server_options,
@@ -235,8 +235,7 @@ pub unsafe extern "C" fn pmnet_server_open(
     })
 }
 
-/// Closes the server. An unconfirmed batch comes again after the next start, unless the program has stored it
-/// with its rows.
+/// Closes the server. If a batch is not confirmed and its rows are not stored, the next server gets the batch again.
 #[unsafe(no_mangle)]
 pub extern "C" fn pmnet_server_close(server: pmnet_server) -> c_int {
     entry(|| {
@@ -245,7 +244,7 @@ pub extern "C" fn pmnet_server_close(server: pmnet_server) -> c_int {
     })
 }
 
-/// Returns the UDP port at which the server listens. Useful if it was opened with port 0.
+/// Returns the UDP port of the server. If the server was opened with port 0, the system has chosen the port.
 #[unsafe(no_mangle)]
 pub extern "C" fn pmnet_server_port(server: pmnet_server) -> c_int {
     entry(|| {
@@ -255,8 +254,8 @@ pub extern "C" fn pmnet_server_port(server: pmnet_server) -> c_int {
     })
 }
 
-/// Returns a descriptor for poll(). It is readable while pmnet_server_next() has something to return. The
-/// descriptor belongs to the library, and is closed with the server.
+/// Returns a descriptor for poll(). The descriptor is readable while pmnet_server_next() has a result. The descriptor
+/// belongs to the library, and is closed with the server.
 #[unsafe(no_mangle)]
 pub extern "C" fn pmnet_server_fd(server: pmnet_server) -> c_int {
     entry(|| {
@@ -283,11 +282,11 @@ fn item(item: &Item) -> pmnet_item {
     }
 }
 
-/// Takes the next batch. Waits for it at most wait_ms milliseconds; if wait_ms is negative, without limit.
+/// Takes the next batch. Waits at most wait_ms milliseconds; if wait_ms is negative, without limit.
 ///
-/// Returns PMNET_OK and fills in *batch. Its items belong to the library until the batch is confirmed.
-/// Returns PMNET_AGAIN if no batch has come within the time, or a signal came. While a batch is not confirmed
-/// there is no next one: PMNET_E_ORDER.
+/// Returns PMNET_OK and fills in *batch. The items of the batch belong to the library until the batch is confirmed or
+/// given back. Returns PMNET_AGAIN if no batch has arrived within wait_ms, or if a signal arrived. Fails with
+/// PMNET_E_ORDER if the batch before is not confirmed yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_server_next(
     server: pmnet_server,
@@ -316,9 +315,9 @@ pub unsafe extern "C" fn pmnet_server_next(
     })
 }
 
-/// Gives the reply to a bypass of the present batch. item is the bypass's index in the batch, from 0. The
-/// reply is copied. It may have up to 16 MiB of any bytes. Every bypass needs a reply before the rows are
-/// requested; an update gets none.
+/// Sets the reply to a bypass of the present batch. item is the index of the bypass in the batch, counted from 0. The
+/// reply is copied. The reply may have up to 16 MiB of any bytes. Every bypass needs a reply before the rows are
+/// requested. An update has no reply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_server_reply(
     server: pmnet_server,
@@ -336,11 +335,11 @@ pub unsafe extern "C" fn pmnet_server_reply(
     })
 }
 
-/// Fills in the rows that the program must store in the same transaction as the batch. A row with a value
-/// replaces the row with the same key. A row whose value is NULL must be deleted. Each key occurs once. If
-/// the batch only reads there are no rows.
+/// Fills in the rows that the program must store in the same transaction as the batch. A row with a value replaces the
+/// row with this key. If the value of a row is NULL, the row must be deleted. Each key occurs once. If the batch only
+/// reads, there are no rows.
 ///
-/// The rows, and the bytes to which they point, belong to the library, and are valid until the batch is
+/// The rows, and the bytes to which they point, belong to the library. Rows and bytes are valid until the batch is
 /// confirmed or given back.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_server_rows(
@@ -377,12 +376,12 @@ pub unsafe extern "C" fn pmnet_server_rows(
     })
 }
 
-/// Fills in all rows in one piece (the watermark), as they are after the present batch. It is for a program
-/// that stores a single value, which replaces the previous one in the same transaction as the batch. Each
-/// batch then takes time and space for all sessions: about 100 bytes for each session, and its last reply.
-/// The maximum is 64 MiB; above that the result is PMNET_E_LENGTH, and the program must store rows.
+/// Fills in all rows, as they are after the present batch, in one blob (the watermark). The watermark is for a program
+/// that stores a single value: the new value replaces the old value in the same transaction as the batch. The watermark
+/// takes time and space for all sessions at each batch: about 100 bytes for each session, and its last reply. If the
+/// watermark is longer than 64 MiB, the result is PMNET_E_LENGTH, and the program must store rows.
 ///
-/// The bytes belong to the library, and are valid until the batch is confirmed or given back.
+/// The bytes belong to the library. The bytes are valid until the batch is confirmed or given back.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_server_watermark(
     server: pmnet_server,
@@ -407,10 +406,10 @@ pub unsafe extern "C" fn pmnet_server_watermark(
     })
 }
 
-/// Confirms the present batch: the program has stored it durably, together with its rows or its watermark.
-/// Devices may forget it, and clients get their replies.
+/// Confirms the present batch: the program has stored it durably, together with its rows or its watermark. The devices
+/// may then drop its entries, and clients get their replies.
 ///
-/// Fails with PMNET_E_ORDER if the batch was confirmed before, is not the present one, or its rows were not
+/// Fails with PMNET_E_ORDER if the batch was confirmed before, if it is not the present batch, or if its rows were not
 /// requested. Fails with PMNET_E_REPLY if a bypass has no reply.
 #[unsafe(no_mangle)]
 pub extern "C" fn pmnet_server_done(server: pmnet_server, batch: u64) -> c_int {
@@ -426,9 +425,10 @@ pub extern "C" fn pmnet_server_done(server: pmnet_server, batch: u64) -> c_int {
     })
 }
 
-/// Gives the present batch back: the program has executed no part of it, and will not. The batch comes again
-/// after a pause, perhaps with more items. A program that does not know whether its transaction took place
-/// must not call this. It must close the server, and open it with the rows that it finds stored.
+/// Gives the present batch back. The program must have executed no part of the batch, and must not execute it later.
+/// The batch is offered again after a pause, perhaps with more items. If a program does not know whether its
+/// transaction took place, it must not call this function. Instead, the program must close the server, and open it with
+/// the rows that it finds stored.
 #[unsafe(no_mangle)]
 pub extern "C" fn pmnet_server_undone(server: pmnet_server, batch: u64) -> c_int {
     entry(|| {

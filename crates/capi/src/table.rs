@@ -1,7 +1,7 @@
-//! Objects by number: a program never holds a pointer to one.
+//! The table of objects. A program refers to an object by its number, and never has a pointer to it.
 //!
-//! A number has the process in its upper half, and is given once. So whatever number a program passes, only a
-//! living, unused object of this process and of the right kind is touched.
+//! The upper half of a number identifies the process, and each number is used only once. So for any number that a
+//! program passes, the library touches only an open, unused object of this process and of the right kind.
 
 use pmnet_bindings::{Fault, Kind as FaultKind};
 use std::any::Any;
@@ -11,15 +11,15 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Once, TryLockError};
 use std::time::Duration;
 
-/// A kind of object.
+/// A kind of object in the table.
 pub(crate) trait Kind: Any + Send {
-    /// Name of the kind in error texts.
+    /// Name of the kind, for error texts.
     const NAME: &'static str;
 }
 
 type Object = Box<dyn Any + Send>;
 
-/// Where an object is, until it is closed.
+/// The place of an object in the table. The place is empty after the object was closed.
 type Place = Mutex<Option<Object>>;
 
 #[derive(Default)]
@@ -30,8 +30,8 @@ struct Table {
 
 static TABLE: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);
 
-/// Most tries to lock the table. In the child of a fork, it may be locked by a thread that only the parent
-/// has.
+/// Maximum number of attempts to lock the table. In the child of a fork, the lock may be held by a thread that exists
+/// only in the parent.
 const TRIES: u32 = 1000;
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -39,7 +39,7 @@ fn table() -> Result<MutexGuard<'static, Table>, Fault> {
     for _ in 0..TRIES {
         match TABLE.try_lock() {
             Ok(table) => return Ok(table),
-            // The table is never left in an incomplete state.
+            // A poisoned lock does not matter, because no panic can leave the table in an inconsistent state.
             Err(TryLockError::Poisoned(table)) => return Ok(table.into_inner()),
             Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
         }
@@ -50,47 +50,47 @@ fn table() -> Result<MutexGuard<'static, Table>, Fault> {
     ))
 }
 
-/// The number of forks between the process that loaded the library and this one.
+/// Number of forks between this process and the process that loaded the library.
 static FORKS: AtomicU32 = AtomicU32::new(0);
-/// Whether forks are counted.
+/// Whether the counting of forks has begun.
 static COUNTS_FORKS: Once = Once::new();
-/// Bits of a process number on Linux (PID_MAX_LIMIT).
+/// Number of bits of a process id on Linux (PID_MAX_LIMIT).
 const PID_BITS: u32 = 22;
 
 extern "C" fn forked() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Returns a number that tells this process from all others that have inherited its table. The process number
-/// alone is not enough: in a namespace of its own, a child can have its parent's number.
+/// Returns a number that distinguishes this process from all others that have a copy of its table. The process id alone
+/// is not enough: in a PID namespace of its own, a child can have the id of its parent.
 fn counted_part() -> u64 {
     COUNTS_FORKS.call_once(|| {
-        // SAFETY: `forked` lives as long as the library, which is never unloaded while it has threads or
-        // handlers. It only changes an atomic, which is allowed in the child of a process with threads. If
-        // there is no memory for the handler, the process number alone counts.
+        // SAFETY: `forked` lives as long as the library, which is never unloaded while it has threads or handlers. The
+        // handler only changes an atomic, which is allowed in the child of a process with threads. If there is no
+        // memory for the handler, only the process id counts.
         let _ = unsafe { libc::pthread_atfork(None, None, Some(forked)) };
     });
     let process = std::process::id().wrapping_add(FORKS.load(Ordering::Relaxed) << PID_BITS);
     u64::from(process) << 32
 }
 
-/// The result of [`counted_part`], in memory that is zero in the child of a fork. `None`: the kernel has no such
-/// memory (before Linux 4.14).
+/// The result of [`counted_part`], in memory that the kernel sets to zero in the child of a fork. `None`: the kernel
+/// cannot do this (before Linux 4.14).
 static KEPT_PART: LazyLock<Option<&'static AtomicU64>> = LazyLock::new(zeroed_by_forks);
 
 fn zeroed_by_forks() -> Option<&'static AtomicU64> {
     let readable = libc::PROT_READ | libc::PROT_WRITE;
     let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let len = size_of::<AtomicU64>();
-    // SAFETY: the kernel chooses the place of a new mapping of one page, so no other memory changes.
+    // SAFETY: the kernel chooses the address of the new mapping of one page, so no other memory changes.
     let page = unsafe { libc::mmap(std::ptr::null_mut(), len, readable, private, -1, 0) };
     if page == libc::MAP_FAILED {
         return None;
     }
-    // SAFETY: the page was mapped above, and nothing refers to it yet.
+    // SAFETY: the page was just mapped, and nothing refers to it yet.
     let wiped = unsafe { libc::madvise(page, len, libc::MADV_WIPEONFORK) } == 0;
-    // Some emulators of system calls accept every advice and do nothing.
-    // SAFETY: as above; no advice has this number.
+    // Some emulators of system calls accept any `madvise` without any effect. So a call with an invalid advice must
+    // fail. SAFETY: the page was just mapped, and an invalid advice changes nothing.
     let is_checked = unsafe { libc::madvise(page, len, -1) } != 0;
     if !(wiped && is_checked) {
         // SAFETY: as above.
@@ -102,10 +102,11 @@ fn zeroed_by_forks() -> Option<&'static AtomicU64> {
     Some(unsafe { &*page.cast() })
 }
 
-/// The loader calls this before any function of the library. So a child of a fork never inherits an initialization that
-/// another thread had begun.
+/// The loader calls this function before any function of the library can be called. So a child of a fork never inherits
+/// an initialization that another thread had begun.
 #[used]
-// SAFETY: functions of this section have this signature, and this one calls nothing that needs more than libc.
+// SAFETY: functions of this section have this signature. This function calls only code that needs nothing more than
+// libc.
 #[unsafe(link_section = ".init_array")]
 static AT_LOAD: extern "C" fn() = at_load;
 
@@ -113,8 +114,8 @@ extern "C" fn at_load() {
     process_part();
 }
 
-/// Returns the result of [`counted_part`], without a system call except in a new process. Each call of the library
-/// asks for it.
+/// Returns the result of [`counted_part`]. This function makes a system call only once in each process, because each
+/// call of the library calls this function.
 fn process_part() -> u64 {
     let Some(kept) = *KEPT_PART else {
         return counted_part();
@@ -152,18 +153,19 @@ fn none<K: Kind>() -> Fault {
 }
 
 thread_local! {
-    /// The object that this thread used last: most threads use one. If it was closed, its place is empty.
+    /// The object that this thread used last, because most threads use only one object. If the object was closed, its
+    /// place is empty.
     static LAST: RefCell<Option<(u64, Arc<Place>)>> = const { RefCell::new(None) };
 }
 
-/// Returns the place of an object from [`LAST`].
+/// Returns the place of an object, if [`LAST`] has it.
 fn last_place(id: u64) -> Option<Arc<Place>> {
     let same = |last: &RefCell<Option<(u64, Arc<Place>)>>| {
         let last = last.borrow();
         let (_, place) = last.as_ref().filter(|(known, _)| *known == id)?;
         Some(Arc::clone(place))
     };
-    // A thread that is ending may have dropped its copy of `LAST`.
+    // If the thread is ending, it may already have dropped its copy of `LAST`.
     LAST.try_with(same).ok().flatten()
 }
 
@@ -180,7 +182,7 @@ fn place<K: Kind>(id: u64) -> Result<Arc<Place>, Fault> {
     }
     let place = table()?.objects.get(&id).cloned().ok_or_else(none::<K>)?;
     let used = Some((id, Arc::clone(&place)));
-    // As in `last_place`.
+    // As in `last_place`, an ending thread may have no `LAST` any more.
     let _ = LAST.try_with(|last| last.replace(used));
     Ok(place)
 }
@@ -198,7 +200,7 @@ fn lock<K: Kind>(place: &Place) -> Result<MutexGuard<'_, Option<Object>>, Fault>
     })
 }
 
-/// Gives one thread access to an object.
+/// Gives a single thread access to an object.
 pub(crate) fn with<K: Kind, T>(
     id: u64,
     body: impl FnOnce(&mut K) -> Result<T, Fault>,
@@ -209,11 +211,11 @@ pub(crate) fn with<K: Kind, T>(
     body(object.ok_or_else(none::<K>)?)
 }
 
-/// Takes an object out of the table. Its number becomes invalid.
+/// Removes an object from the table. The number of the object becomes invalid.
 pub(crate) fn remove<K: Kind>(id: u64) -> Result<K, Fault> {
     let place = place::<K>(id)?;
     let mut guard = match lock::<K>(&place) {
-        // An object that has failed can still be closed.
+        // After a panic, an object can still be closed.
         Err(fault) if fault.kind == FaultKind::Bug => {
             place.clear_poison();
             lock::<K>(&place)?

@@ -1,5 +1,5 @@
-//! The header must be the one that cbindgen generates from the source. `UPDATE=1 cargo test -p pmnet-capi`
-//! writes it.
+//! The header in the repository must equal the one that cbindgen generates from the source. `UPDATE=1 cargo test -p
+//! pmnet-capi` writes the header.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Reads the command line, and turns a program's result into an exit code.
+//! Parses the command line, and converts a program's result to an exit code.
 
 use std::process::ExitCode;
 
@@ -7,18 +7,18 @@ use clap::{Command, Parser};
 use crate::error::ConfigError;
 use crate::{limits, logs, output};
 
-/// Reads the command line of this process.
+/// Parses the command line of this process.
 ///
 /// # Errors
-/// The exit code, if help was asked for or the line was not understood. The message has been printed.
+/// The exit code, if the user asked for help or the command line is wrong. The message was already printed.
 pub fn parse<C: Parser>() -> Result<C, ExitCode> {
     parse_by(C::command())
 }
 
-/// Reads the command line by `command`, a definition derived from that of `C`.
+/// Parses the command line with `command`, a modified definition of `C`.
 ///
 /// # Errors
-/// As [`parse`].
+/// As for [`parse`].
 pub fn parse_by<C: Parser>(mut command: Command) -> Result<C, ExitCode> {
     let matches = command.try_get_matches_from_mut(std::env::args_os());
     let parsed = matches.and_then(|matches| C::from_arg_matches(&matches));
@@ -34,7 +34,7 @@ pub fn parse_by<C: Parser>(mut command: Command) -> Result<C, ExitCode> {
     })
 }
 
-/// Returns the error and its causes in one line. A cause is left out if the text before it already contains the cause.
+/// Returns the error and its causes in one line. A cause is left out if the text already contains it.
 fn sentence(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
@@ -49,8 +49,8 @@ fn sentence(error: &anyhow::Error) -> String {
     text
 }
 
-/// Starts the logs, does the work of the program `name`, and turns the result into an exit code. `filter` is the
-/// default log filter; `work` returns false if a check found something.
+/// Starts the logs, runs `work` of the program `name`, and converts its result to an exit code. `filter` is the default
+/// log filter. `work` returns false if a check found a problem.
 #[must_use]
 pub fn finish(
     name: &str,

@@ -1,8 +1,9 @@
-//! The common part of the command lines of all binaries.
+//! The part that the command lines of all binaries share.
 //!
-//! Purpose: exit codes, logs, signals and the notation of addresses and sizes are the same everywhere. Exit codes: 0:
-//! done; 1: the command failed, or a check found something (a sentence on stderr says what, and what to do); 2: the
-//! command line or the configuration is invalid. Not allowed here: knowing a role, a protocol or a subcommand.
+//! Purpose: exit codes, logs, signals, and the notation of addresses and sizes are the same in all binaries. Exit
+//! codes: 0 if the command succeeded; 1 if it failed, or if a check found a problem; 2 if the command line or the
+//! configuration is invalid. With exit code 1, a sentence on stderr describes the problem and says what to do. Not
+//! allowed here: knowledge of a role, a protocol or a subcommand.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 

@@ -1,5 +1,5 @@
-//! Logs: written to stderr as text or JSON, filtered by `PMNET_LOG` or by the configuration. Lines that cannot be
-//! written are lost and counted, so no log ends or delays a process.
+//! Logs, which are written to stderr as text or JSON. `PMNET_LOG` or the configuration sets the filter. Lines that
+//! cannot be written are lost and counted, so logging never ends or delays a process.
 
 use std::io::IsTerminal;
 use std::sync::OnceLock;
@@ -10,20 +10,20 @@ use crate::error::ConfigError;
 use crate::message::WithId;
 use crate::output::{self, LogLines};
 
-/// Environment variable with the filter.
+/// Environment variable with the log filter.
 const FILTER: &str = "PMNET_LOG";
 
-/// A function that replaces the present filter.
+/// A function that replaces the log filter.
 type Replace = Box<dyn Fn(EnvFilter) + Send + Sync>;
 
-/// The function that replaces the filter, and the default filter. Not set if the environment names a filter.
+/// The function that replaces the log filter, and the default filter. Not set if the environment names a filter.
 static REPLACE: OnceLock<(Replace, String)> = OnceLock::new();
 
 fn parse(what: &str, text: &str) -> Result<EnvFilter, ConfigError> {
     EnvFilter::try_new(text).map_err(|error| ConfigError(format!("{what}={text:?}: {error}")))
 }
 
-/// Starts logging. `default` is the filter if neither the environment nor, later, the configuration names one.
+/// Starts logging. `default`: the log filter if neither the environment nor, later, the configuration names one.
 pub fn start(json: bool, default: &str) -> Result<(), ConfigError> {
     let named = std::env::var(FILTER).ok();
     let filter = match &named {
@@ -33,7 +33,8 @@ pub fn start(json: bool, default: &str) -> Result<(), ConfigError> {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(|| LogLines)
-        // The subscriber would print its own errors with a macro that panics if stderr cannot be written.
+        // The subscriber prints its own errors with a macro that panics if stderr cannot be written. So these errors
+        // are switched off.
         .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal());
     output::logs_are_json(json);
@@ -53,22 +54,22 @@ pub fn start(json: bool, default: &str) -> Result<(), ConfigError> {
         Box::new(move |filter| drop(handle.reload(filter)))
     };
     if named.is_none() {
-        // This cannot fail, because logs are started only once.
+        // The cell is still empty, because logging is started only once. So `set` cannot fail.
         let _ = REPLACE.set((replace, default.to_owned()));
     }
     Ok(())
 }
 
-/// Checks the text of a filter. `what` names its origin in the error.
+/// Checks the text of a log filter. `what`: the origin of the text, for the error.
 ///
 /// # Errors
-/// The text is not a filter.
+/// The text is not a valid filter.
 pub fn check_log_filter(what: &str, text: &str) -> Result<(), ConfigError> {
     parse(what, text).map(drop)
 }
 
-/// Replaces the filter by `text`, or by the default if `text` is `None` or [`check_log_filter`] refuses it. Returns
-/// false, and changes nothing, if the environment names a filter.
+/// Replaces the log filter by `text`. If `text` is `None`, or if [`check_log_filter`] refuses `text`, the default
+/// filter is used. If the environment names a filter, changes nothing and returns false.
 #[must_use]
 pub fn filter_logs(text: Option<&str>) -> bool {
     let Some((replace, default)) = REPLACE.get() else {

@@ -1,8 +1,8 @@
-//! Ids of messages: `PM` and four digits, at the beginning of the sentence. Each id has an entry in
+//! Ids of messages. An id is `PM` and four digits, at the beginning of the message. Each id has an entry in
 //! `docs/operate/messages.md`.
 //!
-//! In the source an id is a part of the message's text. So the id stays with the text if the text is passed to another
-//! process or wrapped into another sentence. In JSON logs the id is also a field of its own.
+//! In the source, an id is a part of the message's text. So the id stays with the text even if the text is passed to
+//! another process, or is wrapped into another sentence. In JSON logs the id is also a field of its own.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Beginning of an id.
+/// The letters with which an id begins.
 const MARK: &str = "PM";
 /// Length of an id, in bytes.
 const ID_BYTES: usize = 6;
@@ -29,7 +29,8 @@ pub(crate) fn id(text: &str) -> Option<&str> {
     })
 }
 
-/// The ids found in an event. The id in its message counts; without one, the id in another field.
+/// The ids that were found in an event. The id in the message takes precedence; otherwise the id in another field
+/// counts.
 #[derive(Default)]
 struct Ids {
     of_sentence: Option<String>,
@@ -49,7 +50,7 @@ impl Visit for Ids {
     }
 }
 
-/// Adds the field `id` to a line that the inner format has written as a JSON object.
+/// Adds the field `id` to a log line that the inner format has written as a JSON object.
 pub(crate) struct WithId<F>(pub F);
 
 impl<S, N, F> FormatEvent<S, N> for WithId<F>

@@ -1,7 +1,8 @@
-//! Output to stdout and stderr. Invariant: neither a slow nor a missing reader ends or blocks a process.
+//! Output to stdout and stderr. Invariant: if a reader is slow or has gone, the process that writes neither ends nor
+//! blocks.
 //!
-//! The standard library's macros panic if a write fails, for example on a full disk or after the log reader's death. A
-//! write into a full pipe whose reader does not read blocks for ever.
+//! The macros of the standard library panic if a write fails, for example on a full disk or after the death of the log
+//! reader. If the reader of a pipe does not read, a write into the full pipe blocks for ever.
 
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Write};
@@ -14,14 +15,14 @@ use rustix::io::Errno;
 
 use crate::message;
 
-/// Bytes that a pipe takes in one write without blocking, once poll(2) reports it writable (`PIPE_BUF` on Linux).
+/// Number of bytes that a pipe accepts without blocking after poll(2) has reported it writable (`PIPE_BUF` on Linux).
 const PIECE_BYTES: usize = 4096;
-/// Longest time that a log line waits until stderr is writable. After a lost line, further lines do not wait.
+/// Longest time for which a log line waits until stderr is writable. After a line was lost, further lines do not wait.
 const LOG_PATIENCE: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 100_000_000,
 };
-/// Longest time that the last sentence of a process, or its ready line, waits until its stream is writable.
+/// Longest time for which the ready line, or the last sentence of a process, waits until its stream is writable.
 const PATIENCE: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,
@@ -33,11 +34,11 @@ const NO_PATIENCE: Timespec = Timespec {
 
 /// The state of the logs.
 struct Logs {
-    /// Number of lines lost since the last one that was written.
+    /// Number of lines that were lost since the last written line.
     lost: u64,
-    /// Error of the first of the lost lines.
+    /// The error of the first lost line.
     why: Option<Errno>,
-    /// The last line was written only in part.
+    /// The last line was only partly written.
     torn: bool,
 }
 
@@ -50,18 +51,19 @@ static JSON: AtomicBool = AtomicBool::new(false);
 /// The first error of a write to stdout.
 static FAILURE: Mutex<Option<ErrorKind>> = Mutex::new(None);
 
-/// Sets the format of log lines: JSON or text.
+/// Selects the format of log lines: JSON or text.
 pub(crate) fn logs_are_json(json: bool) {
     JSON.store(json, Ordering::Relaxed);
 }
 
-/// Returns the first error of a write to stdout. A closed pipe (`BrokenPipe`) does not count.
+/// Returns the first error of a write to stdout. An error because the reader has closed the pipe (`BrokenPipe`) is not
+/// kept.
 pub(crate) fn failure() -> Option<ErrorKind> {
     *FAILURE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Writes all bytes, unless the stream is not writable for as long as `patience`. An error comes with the number of
-/// bytes written before it.
+/// Writes all bytes. Fails if the stream is not writable for the time `patience`. The error includes the number of
+/// bytes that were written before it.
 fn put(to: BorrowedFd<'_>, bytes: &[u8], patience: &Timespec) -> Result<(), (usize, Errno)> {
     let mut done = 0;
     while done < bytes.len() {
@@ -82,7 +84,7 @@ fn put(to: BorrowedFd<'_>, bytes: &[u8], patience: &Timespec) -> Result<(), (usi
     Ok(())
 }
 
-/// Writes one line of the log, after a line about lost lines if there are any.
+/// Writes one log line. If lines were lost before, first writes a line about them.
 fn log_line(bytes: &[u8]) {
     let mut logs = LOGS.lock().unwrap_or_else(PoisonError::into_inner);
     let stderr = io::stderr();
@@ -116,7 +118,7 @@ fn log_line(bytes: &[u8]) {
     }
 }
 
-/// Returns the line that reports lost lines. It is written as soon as stderr takes lines again.
+/// Returns the line that reports lost lines. The report is written as soon as stderr is writable again.
 fn lost(count: u64, why: Errno) -> String {
     let why = if why == Errno::AGAIN {
         "nobody read it".to_owned()
@@ -133,7 +135,7 @@ fn lost(count: u64, why: Errno) -> String {
     }
 }
 
-/// Writer for the log's lines; each call of `write` passes one whole line.
+/// The writer of log lines. Each call of `write` passes one whole line.
 pub(crate) struct LogLines;
 
 impl Write for LogLines {
@@ -146,20 +148,20 @@ impl Write for LogLines {
     }
 }
 
-/// Writes a sentence to stderr. A failed write is ignored.
+/// Writes a sentence and a newline to stderr. A failed write is ignored.
 pub fn notice(text: &str) {
     progress(&format!("{text}\n"));
 }
 
-/// Writes a text to stderr as it is. A failed write is ignored.
+/// Writes a text to stderr unchanged. A failed write is ignored.
 pub fn progress(text: &str) {
-    // An error has no other place to go.
+    // An error cannot be reported anywhere else.
     let _ = put(io::stderr().as_fd(), text.as_bytes(), &PATIENCE);
 }
 
-/// Writes a line of a serving process to stdout. A failed write is ignored.
+/// Writes a line of a process that serves to stdout. A failed write is ignored.
 pub fn said(line: &str) {
-    // A process serves also without a reader of its stdout.
+    // The process serves even if no process reads its stdout.
     let _ = put(
         io::stdout().as_fd(),
         format!("{line}\n").as_bytes(),
@@ -167,11 +169,11 @@ pub fn said(line: &str) {
     );
 }
 
-/// Writes a result to stdout as it is. A failed write does not end the command; [`finish`](crate::finish) reports it,
-/// unless the reader has closed the pipe.
+/// Writes a result to stdout unchanged. A failed write does not end the command. [`finish`](crate::finish) reports the
+/// failure later, unless the reader has closed the pipe.
 pub fn tell_all(text: std::fmt::Arguments<'_>) {
     let mut whole = String::new();
-    // Formatting into a string does not fail.
+    // Formatting into a string cannot fail.
     let _ = whole.write_fmt(text);
     let mut out = io::stdout().lock();
     let written = out.write_all(whole.as_bytes()).and_then(|()| out.flush());
@@ -183,7 +185,7 @@ pub fn tell_all(text: std::fmt::Arguments<'_>) {
     }
 }
 
-/// Writes a result to stdout as one line, like [`tell_all`].
+/// Writes a result to stdout as one line. Failures are handled as in [`tell_all`].
 pub fn tell(text: std::fmt::Arguments<'_>) {
     tell_all(format_args!("{text}\n"));
 }
@@ -197,7 +199,7 @@ mod tests {
     #[test]
     fn nobody_is_waited_for_who_does_not_read_or_is_gone() {
         let (reader, writer) = io::pipe().unwrap();
-        // More bytes than any pipe holds.
+        // No pipe can hold this many bytes.
         let much = vec![b'x'; 4 << 20];
         let (done, error) = put(writer.as_fd(), &much, &NO_PATIENCE).unwrap_err();
         assert!(done > 0 && error == Errno::AGAIN);

@@ -1,8 +1,8 @@
-//! Other programs on this computer.
+//! Finds other programs on this computer.
 
 use std::path::PathBuf;
 
-/// Looks for a program in `PATH`.
+/// Searches for a program in `PATH`.
 #[must_use]
 pub fn find_program(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&std::env::var_os("PATH")?)

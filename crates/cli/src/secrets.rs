@@ -1,4 +1,4 @@
-//! Passwords, read from files: on a command line every user could see them in the process list.
+//! Reads passwords from files. Passwords on a command line would be visible to every user in the process list.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -6,12 +6,12 @@ use std::path::Path;
 use crate::error::ConfigError;
 use crate::files::bounded_text;
 
-/// Longest file with a password, in bytes.
+/// Maximum size of a password file, in bytes.
 const FILE_BYTES_MAX: u64 = 1024;
-/// Permissions of all users but the owner.
+/// Permission bits of all users except the owner.
 const OTHERS: u32 = 0o077;
 
-/// Returns the password in the first line of this file. Warns if others may read the file.
+/// Returns the password in the first line of this file. If other users may read the file, logs a warning.
 ///
 /// # Errors
 /// The file cannot be read, is longer than 1024 bytes, or its first line is empty.
@@ -34,8 +34,8 @@ pub fn password(flag: &str, path: &Path) -> Result<String, ConfigError> {
     Ok(line.to_owned())
 }
 
-/// Warns if this URL has a password: every user of this computer can see it in the process list. `instead`: where the
-/// password belongs.
+/// Logs a warning if this URL contains a password, because every user of this computer can see it in the process list.
+/// `instead`: the right place for the password.
 pub fn warn_of_password(flag: &str, url: &str, instead: &str) {
     let credentials = url.rsplit_once('@').map(|(before, _)| before);
     let text = credentials.map(|text| text.split_once("://").map_or(text, |(_, rest)| rest));

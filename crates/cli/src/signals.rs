@@ -1,5 +1,5 @@
-//! Signals. The first SIGTERM, SIGINT or SIGPWR asks for a clean end, the second one ends the process at once. A SIGHUP
-//! makes the process read its files again.
+//! Signals. The first SIGTERM, SIGINT or SIGPWR asks the process to end in order. The second signal ends the process at
+//! once. A SIGHUP makes the process read its files again.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,22 +9,24 @@ use anyhow::Context;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// Exit code after the second signal: the code that a shell reports for SIGINT.
+/// Exit code after the second signal. The code is the one that a shell reports for SIGINT.
 const EXIT_INTERRUPTED: i32 = 130;
-/// The signal of a power supply that is about to fail (signal(7)). The library has no constant for it.
+/// The signal that announces a power failure (signal(7)). The library has no constant for this signal.
 #[cfg(target_os = "linux")]
 const SIGPWR: i32 = 30;
 
-/// The signals that ask for the end: from the user, from the system, and from a power supply that is about to fail.
+/// The signals that ask the process to end. Such signals come from the user, from the system, and before a power
+/// failure.
 const ENDS: [i32; 3] = [SIGINT, SIGTERM, SIGPWR];
 
 /// The flag that the signals set.
 pub type Shutdown = Arc<AtomicBool>;
 
-/// The flag of this process. `None`: the signals are not caught yet.
+/// The flag of this process. `None`: no handler is installed yet.
 static ASKED: Mutex<Option<Shutdown>> = Mutex::new(None);
 
-/// Sets a flag at the first signal. The process has only one flag, so a later caller also learns of an earlier signal.
+/// Returns a flag that the first signal sets. The process has only one flag, so a later caller also learns of an
+/// earlier signal.
 ///
 /// # Errors
 /// The kernel refuses to install a handler.
@@ -35,8 +37,8 @@ pub fn on_signals() -> anyhow::Result<Shutdown> {
     }
     let flag = Arc::new(AtomicBool::new(false));
     for signal in ENDS {
-        // The handler that ends the process is registered first, so it runs before the flag is set: the first signal
-        // does not end the process.
+        // The handler that ends the process is registered first. So at the first signal the handler runs before the
+        // flag is set, and does not end the process.
         signal_hook::flag::register_conditional_shutdown(
             signal,
             EXIT_INTERRUPTED,
@@ -49,11 +51,11 @@ pub fn on_signals() -> anyhow::Result<Shutdown> {
     Ok(flag)
 }
 
-/// Calls `again` at each SIGHUP, on a thread of its own. From now on the signal does not end this process. Terminals,
-/// logrotate scripts and service managers send it to daemons.
+/// From now on, calls `again` at each SIGHUP, on a thread of its own. The signal then no longer ends the process.
+/// Terminals, logrotate scripts and service managers send SIGHUP to daemons.
 ///
 /// # Errors
-/// The kernel refuses a handler or a thread.
+/// The kernel refuses to install a handler, or to start a thread.
 fn call_on_hangup(again: impl Fn() + Send + 'static) -> anyhow::Result<()> {
     let mut signals = Signals::new([SIGHUP]).context("cannot catch signals")?;
     std::thread::Builder::new()
@@ -63,13 +65,13 @@ fn call_on_hangup(again: impl Fn() + Send + 'static) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Something that is read again at SIGHUP: its name for messages, and the function that reads it.
+/// A thing that is read again at SIGHUP: its name for messages, and the function that reads it.
 type Reloadable = (String, Box<dyn Fn() -> Result<(), String> + Send>);
 
-/// All reloadable things of this process, in the order in which they were added.
+/// All things that this process reads again, in the order in which they were added.
 static RELOADABLE: Mutex<Vec<Reloadable>> = Mutex::new(Vec::new());
 
-/// State of a reload, for the service manager.
+/// The state of a reload, for messages to the service manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reload {
     /// The reload begins.
@@ -78,18 +80,18 @@ pub enum Reload {
     Ended,
 }
 
-/// Adds something that is read again at each SIGHUP; the order of addition is the order of reading. If the new content
-/// is wrong, `again` keeps the present one and returns a sentence.
+/// Adds a thing that is read again at each SIGHUP. Things are read in the order in which they were added. If the new
+/// contents are wrong, `again` keeps the present contents and returns a sentence.
 pub fn on_reload(name: &str, again: impl Fn() -> Result<(), String> + Send + 'static) {
     let mut all = RELOADABLE.lock().unwrap_or_else(PoisonError::into_inner);
     all.push((name.to_owned(), Box::new(again)));
 }
 
-/// From now on a thread reads everything that was added with [`on_reload`] again at each SIGHUP. It writes one line to
-/// the log, and calls `told` at the begin and the end.
+/// Starts a thread that, at each SIGHUP, reads everything again that was added with [`on_reload`]. Each time the thread
+/// logs one line, and calls `told` at the beginning and at the end.
 ///
 /// # Errors
-/// The kernel refuses a handler or a thread.
+/// The kernel refuses to install a handler, or to start a thread.
 pub fn reload_on_hangup(told: impl Fn(Reload) + Send + 'static) -> anyhow::Result<()> {
     call_on_hangup(move || {
         told(Reload::Begins);
@@ -106,11 +108,11 @@ pub fn reload_on_hangup(told: impl Fn(Reload) + Send + 'static) -> anyhow::Resul
     })
 }
 
-/// Result of a reload.
+/// The result of a reload.
 struct Reloaded {
     /// Names of the things that were read again.
     again: Vec<String>,
-    /// Sentences about the things that stay unchanged because their new content is wrong.
+    /// Sentences about the things that stay unchanged, because their new contents are wrong.
     wrong: Vec<String>,
 }
 
@@ -121,7 +123,7 @@ fn reload(all: &[Reloadable]) -> Reloaded {
     };
     for (name, again) in all {
         match again() {
-            // Several loops may have read the same file, so its name is listed once.
+            // Several loops may have read one file. The name of the file is listed only once.
             Ok(()) if reloaded.again.contains(name) => {}
             Ok(()) => reloaded.again.push(name.clone()),
             Err(sentence) => reloaded.wrong.push(format!("{name}: {sentence}")),
@@ -154,10 +156,10 @@ impl fmt::Display for Reloaded {
     }
 }
 
-/// Calls `end` at the first signal, on a thread of its own; at once if a signal has come already.
+/// Calls `end` at the first signal, on a thread of its own. If a signal has already come, calls `end` at once.
 ///
 /// # Errors
-/// The kernel refuses a thread.
+/// The kernel refuses to start a thread.
 pub fn call_on_signals(end: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
     let asked = on_signals()?;
     let mut signals = Signals::new(ENDS).context("cannot catch signals")?;

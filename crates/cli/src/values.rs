@@ -1,10 +1,10 @@
-//! Addresses and sizes in the notation of command lines.
+//! Parses addresses and sizes, as command lines have them.
 
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs};
 
 use crate::error::ConfigError;
 
-/// Resolves `host:port`, or `[fe80::1%eth0]:port`. Returns the first of the host's addresses.
+/// Resolves `host:port` or `[fe80::1%eth0]:port`. Returns the first address of the host.
 ///
 /// # Errors
 /// The text is not an address, or the name is unknown.
@@ -14,7 +14,8 @@ pub fn address(flag: &str, text: &str) -> Result<SocketAddr, ConfigError> {
     Ok(found[0])
 }
 
-/// Returns host and port of `host:port`. The text has an IPv6 address in brackets; the returned host has no brackets.
+/// Returns the host and the port in `host:port`. An IPv6 address stands in brackets in the text; the returned host has
+/// no brackets.
 ///
 /// # Errors
 /// The text does not have this form.
@@ -34,7 +35,7 @@ pub fn host_and_port<'a>(flag: &str, text: &'a str) -> Result<(&'a str, u16), Co
 /// Returns all addresses of a host, at least one.
 ///
 /// # Errors
-/// A sentence: the host has no address, or its name cannot be resolved now.
+/// A sentence: the host has no address, or its name cannot be resolved at present.
 pub fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
     if let Some(scoped) = scoped(host, port) {
         return scoped.map(|address| vec![address]);
@@ -49,19 +50,20 @@ pub fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
     Ok(found)
 }
 
-/// Returns whether the host is a name and no address. The addresses of a name may change.
+/// Returns whether the host is a name, not an address. The addresses of a name may change.
 #[must_use]
 pub fn is_name(host: &str) -> bool {
     host.parse::<std::net::IpAddr>().is_err() && !host.contains('%')
 }
 
-/// Returns the address for `fe80::1%eth0`, which is valid only at that interface. `None`: the host does not have this
-/// form.
+/// Returns the address for a host such as `fe80::1%eth0`, which is valid only at that interface. `None`: the host does
+/// not have this form.
 fn scoped(host: &str, port: u16) -> Option<Result<SocketAddr, String>> {
     let (ip, zone) = host.split_once('%')?;
     let ip: Ipv6Addr = ip.parse().ok()?;
     let number = || {
-        // Only a plain interface name is looked up, because a path such as `../x` would lead to another folder.
+        // A zone that is not a plain interface name is not looked up, because a path such as `../x` would lead to
+        // another folder.
         let is_name = !zone.is_empty() && !zone.contains('/') && !zone.starts_with('.');
         let index = format!("/sys/class/net/{zone}/ifindex");
         let index = is_name.then(|| std::fs::read_to_string(index).ok());
@@ -70,15 +72,15 @@ fn scoped(host: &str, port: u16) -> Option<Result<SocketAddr, String>> {
     let Some(scope) = zone.parse::<u32>().ok().or_else(number) else {
         return Some(Err(format!("there is no interface {zone}")));
     };
-    // Only a link-local address has an interface (scope) in the addresses that the kernel reports.
+    // The kernel reports a scope (interface) only for link-local addresses.
     let scope = if ip.is_unicast_link_local() { scope } else { 0 };
     Some(Ok(SocketAddrV6::new(ip, port, 0, scope).into()))
 }
 
-/// Returns a number of bytes: `4096`, `64K`, `64M`, `2G` (powers of 1024).
+/// Parses a number of bytes: `4096`, `64K`, `64M`, `2G` (powers of 1024).
 ///
 /// # Errors
-/// The text is not a number, or the number is zero or does not fit into 64 bits.
+/// The text is not a number, the number is zero, or it does not fit into 64 bits.
 pub fn bytes(flag: &str, text: &str) -> Result<u64, ConfigError> {
     let (digits, unit) = match text.char_indices().next_back() {
         Some((at, 'k' | 'K')) => (&text[..at], 1 << 10),
@@ -110,7 +112,7 @@ mod tests {
         let lo = SocketAddrV6::new("fe80::1".parse().unwrap(), 5, 0, 1);
         assert_eq!(at("[fe80::1%lo]:5"), Ok(lo.into()));
         assert_eq!(at("[fe80::1%1]:5"), Ok(lo.into()));
-        // An address that is not link-local is the same at every interface.
+        // An address that is not link-local does not depend on the interface.
         assert_eq!(
             at("[2001:db8::1%lo]:5").unwrap().to_string(),
             "[2001:db8::1]:5"

@@ -1,11 +1,11 @@
-//! Client library: the sans-IO client machine on a UDP socket.
+//! The client library: the client machine (which has no IO) on a UDP socket.
 //!
-//! A client opens a session with the head of a chain of devices. Its *updates* are acknowledged as soon as
-//! all devices hold them, before the server has them. From then on each takes effect exactly once, in the
-//! session's order. Its *bypasses* are answered by the server, after all updates that were acknowledged
-//! before. Client and server agree on the form of payloads (`docs/spec/wire.md` §6): commands for a Redis, or
-//! any bytes for a program (`pmnet_server::program`, `docs/use/programs.md`). A client that says its form in
-//! [`ClientConfig::payloads`] gets no session from a shard whose server would skip its updates.
+//! A client opens a session with the head of a chain of devices. An *update* is acknowledged as soon as all devices
+//! hold it, even if the server does not have it yet. After the acknowledgement, each update takes effect exactly once,
+//! in the session's order. A *bypass* is answered by the server, after all updates that were acknowledged before it.
+//! Client and server agree on the form of payloads (`docs/spec/wire.md` §6): commands for a Redis, or any bytes for a
+//! program (`pmnet_server::program`, `docs/use/programs.md`). If a client states its form in
+//! [`ClientConfig::payloads`], and the shard's server would skip updates of this form, the client gets no session.
 //!
 //! ```no_run
 //! # use pmnet_client::{ClientConfig, Session};
@@ -23,10 +23,10 @@
 //! # }
 //! ```
 //!
-//! [`ClientNode`] is for programs with an event loop of their own (the RESP front): it is non-blocking, can
-//! be registered with a poll, and has many sessions. [`Session`] is for all other programs: one session, with
-//! calls that block, or with many calls under way. Not allowed here: decisions about the protocol;
-//! `pmnet-proto` makes them.
+//! [`ClientNode`] is for programs with an event loop of their own, such as the RESP front. A `ClientNode` is
+//! non-blocking, can be registered with a poll, and has many sessions. [`Session`] is for all other programs. A
+//! `Session` has one session. The caller either makes calls that block, or starts many calls and takes their results
+//! later. Not allowed here: decisions about the protocol; `pmnet-proto` makes them.
 
 mod node;
 mod session;

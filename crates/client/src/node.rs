@@ -16,16 +16,16 @@ use std::sync::Arc;
 
 use crate::whereabouts::Whereabouts;
 
-/// Most bursts received in one call of [`ClientNode::receive`], so that a flood cannot starve the loop.
+/// Maximum number of bursts that one call of [`ClientNode::receive`] reads, so that a flood cannot starve the loop.
 const BURSTS_MAX: usize = 8;
 
-/// Time without an answer after which packets are sent from another port. If no answer comes, the port changes again
-/// after each further period of this length.
+/// Time without an answer after which the node sends from another port. If there is still no answer, the port changes
+/// again after each further period of this length.
 const OTHER_PORT_AFTER: Nanos = 6 * SECOND;
 
-/// Many sessions over one socket. The caller passes the time. In its loop, it calls [`ClientNode::receive`]
-/// when the socket is readable, and [`ClientNode::flush`] once after it has submitted or received anything.
-/// It must not wait longer than [`ClientNode::next_timeout`].
+/// Many sessions over one socket. The caller passes the present time to each call. In its loop the caller must call
+/// [`ClientNode::receive`] when the socket is readable, and [`ClientNode::flush`] once after submissions and
+/// receptions. The caller must not wait longer than [`ClientNode::next_timeout`].
 #[derive(Debug)]
 pub struct ClientNode {
     machine: Client,
@@ -34,31 +34,31 @@ pub struct ClientNode {
     paths: Paths,
     whereabouts: Option<Arc<Whereabouts>>,
     keys: Option<Latter<FrontKey>>,
-    /// The local address of the socket, without its port.
+    /// The local address of the socket, with port 0.
     any: SocketAddr,
-    /// Counts of events of the earlier sockets.
+    /// Event counters of the sockets that were replaced.
     before: SocketCounters,
-    /// Time of the first packet since the last answer, or since the last change of the port.
+    /// Time of the first packet that was sent after the last answer, or after the last change of the port.
     unanswered: Option<Time>,
-    /// Time of the first packet since the last answer, even if the port has changed since.
+    /// Time of the first packet that was sent after the last answer. A change of the port does not affect this time.
     silent_since: Option<Time>,
     /// The socket was replaced since the last call of [`ClientNode::take_other_socket`].
     is_other: bool,
-    /// The RDMA queue. It carries all packets that need the order of the slots.
+    /// The RDMA queue. The queue carries all packets whose order the slots must keep.
     queue: Option<Queue>,
 }
 
-/// The queue to a device whose NIC acknowledges by itself.
+/// The queue to a device whose NIC acknowledges on its own.
 #[derive(Debug)]
 struct Queue {
     link: Link,
-    /// OPENs and PINGs, which are sent by UDP.
+    /// OPEN and PING packets to send over UDP.
     beside: Outbox,
     due: Option<Time>,
 }
 
 impl ClientNode {
-    /// Binds a socket of the head's address family.
+    /// Binds a socket of the same address family as the head's address.
     ///
     /// # Errors
     /// The socket cannot be opened.
@@ -88,7 +88,7 @@ impl ClientNode {
         })
     }
 
-    /// Sends by RDMA, from this RDMA device to the head's queue of slots. Answers still come by UDP.
+    /// From now on, sends over RDMA, from this RDMA device to the head's queue of slots. Answers still arrive over UDP.
     ///
     /// # Errors
     /// The RDMA device cannot be used.
@@ -110,25 +110,25 @@ impl ClientNode {
         Ok(self)
     }
 
-    /// Returns the counts of events of the RDMA queue, if there is one.
+    /// Returns the event counters of the RDMA queue; `None` without RDMA.
     #[must_use]
     pub fn link_counters(&self) -> Option<LinkCounters> {
         self.queue.as_ref().map(|queue| queue.link.counters())
     }
 
-    /// Returns the time of the first packet since the last answer. `None`: every packet was answered.
+    /// Returns the time of the first packet that was sent after the last answer. `None`: all packets were answered.
     #[must_use]
     pub const fn unanswered_since(&self) -> Option<Time> {
         self.silent_since
     }
 
-    /// Returns the counts of events of the socket and its predecessors.
+    /// Returns the event counters of all sockets so far, as sums.
     #[must_use]
     pub fn socket_counters(&self) -> SocketCounters {
         self.before.with(self.socket.counters())
     }
 
-    /// Takes what has come by RDMA. Returns the number of events.
+    /// Handles the events of the RDMA queue. Returns the number of events.
     fn receive_by_rdma(&mut self, now: Time) -> usize {
         let Some(queue) = &mut self.queue else {
             return 0;
@@ -152,19 +152,19 @@ impl ClientNode {
         count
     }
 
-    /// From now on takes the addresses of the devices from `whereabouts`.
+    /// From now on, follows the addresses of the devices in `whereabouts`.
     pub fn follow(&mut self, whereabouts: Arc<Whereabouts>) {
         self.whereabouts = Some(whereabouts);
     }
 
-    /// Returns whether the descriptor was replaced since the last call. It is replaced if no answer has come
-    /// for long, because a load balancer may still send all packets from the old port to the device's former
+    /// Returns whether the descriptor was replaced since the last call. The descriptor is replaced after a long time
+    /// without an answer, because a load balancer may still send all packets from the old port to the device's former
     /// address. Sessions continue from the new port.
     pub fn take_other_socket(&mut self) -> bool {
         std::mem::take(&mut self.is_other)
     }
 
-    /// Changes the port if it gets no answers.
+    /// Changes the port if no answer arrives at the present port.
     fn leave_port(&mut self, now: Time) {
         let Some(since) = self.unanswered else {
             return;
@@ -184,7 +184,7 @@ impl ClientNode {
         }
     }
 
-    /// Returns the descriptor to poll for readability.
+    /// Returns the descriptor that must be polled for readability.
     #[must_use]
     pub fn raw_fd(&self) -> RawFd {
         match &self.queue {
@@ -193,23 +193,24 @@ impl ClientNode {
         }
     }
 
-    /// Returns the UDP socket, to wait for it. The node of a [`Session`](crate::Session) has no RDMA.
+    /// Returns the UDP socket, so that the caller can wait for it. The node of a [`Session`](crate::Session) has no
+    /// RDMA.
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.io().as_fd()
     }
 
-    /// Opens a session: [`Client::open`].
+    /// Opens a session, see [`Client::open`].
     ///
     /// # Errors
-    /// [`Refused`]; no session was opened.
+    /// [`Refused`]: no session was opened.
     pub fn open(&mut self, now: Time) -> Result<SessionHandle, Refused> {
         self.machine.open(now)
     }
 
-    /// Submits an update: [`Client::update`].
+    /// Submits an update, see [`Client::update`].
     ///
     /// # Errors
-    /// [`Refused`]; nothing was submitted.
+    /// [`Refused`]: nothing was submitted.
     pub fn update(
         &mut self,
         session: SessionHandle,
@@ -220,10 +221,10 @@ impl ClientNode {
         self.machine.update(session, payload, key_hash, deadline)
     }
 
-    /// Submits a bypass: [`Client::bypass`].
+    /// Submits a bypass, see [`Client::bypass`].
     ///
     /// # Errors
-    /// [`Refused`]; nothing was submitted.
+    /// [`Refused`]: nothing was submitted.
     pub fn bypass(
         &mut self,
         session: SessionHandle,
@@ -236,10 +237,10 @@ impl ClientNode {
             .bypass(session, payload, key_hash, read_only, deadline)
     }
 
-    /// Submits a read: [`Client::read`].
+    /// Submits a read, see [`Client::read`].
     ///
     /// # Errors
-    /// [`Refused`]; nothing was submitted.
+    /// [`Refused`]: nothing was submitted.
     pub fn read(
         &mut self,
         now: Time,
@@ -250,15 +251,15 @@ impl ClientNode {
         self.machine.read(now, hashes, replicas, deadline)
     }
 
-    /// Opens a mark: [`Client::open_mark`].
+    /// Opens a mark, see [`Client::open_mark`].
     ///
     /// # Errors
-    /// [`Refused`]; no mark was opened.
+    /// [`Refused`]: no mark was opened.
     pub fn open_mark(&mut self, now: Time) -> Result<SessionHandle, Refused> {
         self.machine.open_mark(now)
     }
 
-    /// Ends a session: [`Client::end`].
+    /// Ends a session, see [`Client::end`].
     pub fn end(&mut self, session: SessionHandle, deadline: Time) {
         self.machine.end(session, deadline);
     }
@@ -268,8 +269,8 @@ impl ClientNode {
         self.machine.end_reads(now);
     }
 
-    /// Receives from the socket, up to a bound. Returns the number of datagrams, and `true` if it must be
-    /// called again.
+    /// Receives a bounded number of bursts from the socket. Returns the number of datagrams, and `true` if more may be
+    /// waiting.
     ///
     /// # Errors
     /// An error of the socket.
@@ -292,15 +293,15 @@ impl ClientNode {
         Ok((total, true))
     }
 
-    /// From now on takes its key from `keys`, and checks at each flush for a new one (`docs/spec/keys.md`
-    /// §7). Must be called before there are sessions.
+    /// From now on, uses the key in `keys`, and checks at each flush whether `keys` has a new key (`docs/spec/keys.md`
+    /// §7). Must be called before the first session is opened.
     pub fn follow_keys(&mut self, keys: &Latest<FrontKey>) {
         let (present, latter) = keys.follow();
         self.machine.rekey(Time(0), present);
         self.keys = Some(latter);
     }
 
-    /// Runs due timers, and sends all packets that may be sent.
+    /// Runs the timers that are due, and sends all packets that may be sent now.
     ///
     /// # Errors
     /// An error of the socket.
@@ -346,7 +347,7 @@ impl ClientNode {
         Ok(())
     }
 
-    /// Asks the operating system for the largest packet on the paths to the devices.
+    /// Asks the operating system for the largest packet size on the paths to the devices.
     fn look_at_paths(&mut self, now: Time) {
         let size = self
             .paths
@@ -354,12 +355,12 @@ impl ClientNode {
         self.machine.set_path(size);
     }
 
-    /// Returns the next event.
+    /// Returns the next event; `None` if there is none.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.machine.poll_event()
     }
 
-    /// Returns the latest time for the next call of [`ClientNode::flush`].
+    /// Returns the time by which [`ClientNode::flush`] must be called again.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Time> {
         let queue = self.queue.as_ref().and_then(|queue| queue.due);
@@ -372,13 +373,13 @@ impl ClientNode {
         self.machine.config()
     }
 
-    /// Returns the counters since the start.
+    /// Returns the counters since the start of the client.
     #[must_use]
     pub const fn counters(&self) -> ClientCounters {
         self.machine.counters()
     }
 
-    /// Returns the present size of fragments: [`Client::fragment_size`].
+    /// Returns the present size of fragments, see [`Client::fragment_size`].
     #[must_use]
     pub fn fragment_size(&self) -> FragmentSize {
         self.machine.fragment_size()

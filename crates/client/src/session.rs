@@ -1,5 +1,5 @@
-//! One session of a program (operations of Table I of the PMNet paper, see protocol.md §8: start, update,
-//! bypass, end). Calls may block, or many calls may be under way.
+//! One session of a program, with the operations of Table I of the PMNet paper (see protocol.md §8): start, update,
+//! bypass, end. A program either makes calls that block, or starts many calls and takes their results later.
 
 use crate::node::ClientNode;
 use bytes::Bytes;
@@ -18,7 +18,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// Why a call has no result.
+/// The reason why a call has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
     /// The socket failed.
@@ -30,15 +30,16 @@ pub enum SessionError {
     /// The session is closed.
     #[error("the session is closed: {0}")]
     Closed(Closed),
-    /// The call has no effect and never will.
+    /// The call has no effect, and will never have one.
     #[error("failed: {0}")]
     Failed(&'static str),
-    /// The deadline passed, or the session was closed. The call takes effect at most once, or not at all.
+    /// The deadline passed, or the session was closed, before the outcome was known. The call takes effect once or not
+    /// at all.
     #[error(
         "outcome unknown: the deadline passed, or the session was closed; it may or may not take effect, at most once"
     )]
     Unknown,
-    /// A read was requested at a time when its answer could miss effects of the session's own calls.
+    /// A read was requested at a moment at which its answer could miss effects of the session's own calls.
     #[error(
         "a call of this session is under way, or its outcome is unknown: read when all have ended, or by a bypass"
     )]
@@ -46,16 +47,16 @@ pub enum SessionError {
     /// No device answered a read in time.
     #[error("the device has not answered the read in time: ask by a bypass")]
     NoAnswer,
-    /// The caller has given up ([`Session::give_up_if`]). A call takes effect at most once, or not at all.
+    /// The caller has given up ([`Session::give_up_if`]). The call takes effect once or not at all.
     #[error("outcome unknown: given up; it may or may not take effect, at most once")]
     Interrupted,
 }
 
-/// Interval at which a blocked call asks whether it must be given up. A signal that comes just before a wait
-/// does not end the wait.
+/// Interval at which a blocked call checks whether it must be given up. The check is needed because a signal that
+/// arrives just before a wait does not end the wait.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// Decides whether a call that blocks must be given up.
+/// A function that decides whether a blocked call must be given up.
 struct GiveUp(Box<dyn FnMut() -> bool + Send>);
 
 impl fmt::Debug for GiveUp {
@@ -67,7 +68,7 @@ impl fmt::Debug for GiveUp {
 /// The result of a successful call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The update is durable in this many devices; 0: the server has applied it, because the log was full.
+    /// The update is durable in this number of devices. 0: the log was full, and the server has applied the update.
     Committed(u8),
     /// The server's reply to a bypass.
     Reply(Bytes),
@@ -76,18 +77,18 @@ pub enum Answer {
 /// A call that was started and has ended.
 #[derive(Debug)]
 pub struct Finished {
-    /// The caller's name for the call.
+    /// The token by which the caller knows the call.
     pub token: u64,
     /// The result of the call.
     pub result: Result<Answer, SessionError>,
 }
 
-/// One session with its own socket.
+/// One session, with a socket of its own.
 ///
-/// A call that blocks returns within the deadline of [`Session::start`]. A call that is started ends within
-/// this deadline too, as a [`Finished`] of [`Session::next`]. The next call of [`Session::next`] sends all
-/// started calls; until then the descriptor is readable. At most [`ClientConfig::queue_max`] calls are under
-/// way.
+/// A call that blocks returns within the deadline that [`Session::start`] got. A call that was started also ends within
+/// this deadline, and [`Session::next`] returns it as a [`Finished`]. Started calls are sent by the next call of
+/// [`Session::next`]; until then the descriptor is readable. At most [`ClientConfig::queue_max`] calls can be in
+/// flight.
 #[derive(Debug)]
 pub struct Session {
     endpoint: ClientNode,
@@ -95,32 +96,32 @@ pub struct Session {
     clock: Clock,
     deadline: Duration,
     closed: Option<Closed>,
-    /// Calls under way with their tokens; `None`: the call that blocks.
+    /// The calls in flight, with their tokens. `None`: the call that blocks.
     calls: HashMap<CallId, Option<u64>>,
     finished: VecDeque<Finished>,
-    /// The result of the call that blocks.
+    /// The call that blocks, with its result as soon as the call has ended.
     own: Option<(CallId, Result<Answer, SessionError>)>,
-    /// A call had an unknown outcome, and no later bypass has been answered.
+    /// A call has had an unknown outcome, and no bypass was answered since then.
     doubtful: bool,
-    /// The read under way, and its answer.
+    /// The read in flight, with its answer if that has arrived.
     reading: Option<(CallId, Option<ReadAnswer>)>,
     polled: Option<Polled>,
     give_up: Option<GiveUp>,
 }
 
-/// Why a wait ended.
+/// The reason why a wait ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Slept {
     Enough,
     Signal,
 }
 
-/// The descriptor that the caller polls. It is readable if the socket is, or if something is due.
+/// The descriptor that the caller polls. The descriptor is readable if the socket is readable, or if a timer is due.
 #[derive(Debug)]
 struct Polled {
     epoll: OwnedFd,
     timer: OwnedFd,
-    /// Time to which the timer is set.
+    /// Time for which the timer is set.
     set: Option<Time>,
 }
 
@@ -142,13 +143,14 @@ impl Polled {
         Ok(epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)?)
     }
 
-    /// Makes the descriptor readable at this time at the latest.
+    /// Makes the descriptor readable at this time, or earlier.
     fn set(&mut self, at: Option<Time>, now: Time) -> io::Result<()> {
-        // The timer is never read. Once it has expired, it stays readable until it is set again.
+        // The timer's descriptor is never read. After the timer has expired, the descriptor stays readable until the
+        // timer is set again.
         if self.set == at {
             return Ok(());
         }
-        // A time of zero would disarm the timer.
+        // The value zero would switch the timer off.
         let left = at.map_or(Duration::ZERO, |at| {
             Duration::from_nanos(at.since(now).max(1))
         });
@@ -167,7 +169,7 @@ impl Session {
     /// Opens a session. Every later call ends within `deadline`.
     ///
     /// # Errors
-    /// The socket cannot be opened. The first call shows whether the device can be reached.
+    /// The socket cannot be opened. Whether the device can be reached becomes known only at the first call.
     pub fn start(config: ClientConfig, deadline: Duration) -> Result<Session, SessionError> {
         let clock = Clock::start();
         let mut endpoint = ClientNode::bind(config)?;
@@ -188,8 +190,8 @@ impl Session {
         })
     }
 
-    /// Returns the descriptor to poll. It is readable when [`Session::next`] has something to do. Then `next`
-    /// must be called until it returns `None`. The descriptor stays the same.
+    /// Returns the descriptor that the caller must poll. When the descriptor is readable, the caller must call
+    /// [`Session::next`] until it returns `None`. The descriptor stays valid for the whole session.
     ///
     /// # Errors
     /// The operating system has no free descriptor.
@@ -211,11 +213,11 @@ impl Session {
         Time(self.clock.now().0.saturating_add(nanos))
     }
 
-    /// Sends an update, and waits until all devices of the chain hold it. Returns the number of devices that
-    /// do (0: the server has applied it, because the log was full).
+    /// Sends an update, and waits until all devices of the chain hold it. Returns the number of these devices. 0: the
+    /// log was full, and the server has applied the update.
     ///
     /// # Errors
-    /// [`SessionError`] if the update has no certain result.
+    /// [`SessionError`] if the result of the update is not certain.
     pub fn update(&mut self, payload: Bytes, key_hash: u64) -> Result<u8, SessionError> {
         let call = self.submit_update(payload, key_hash)?;
         match self.wait(call)? {
@@ -241,7 +243,7 @@ impl Session {
         }
     }
 
-    /// Starts an update with the name `token`. Its result comes from [`Session::next`].
+    /// Starts an update. [`Session::next`] returns its result, with `token`.
     ///
     /// # Errors
     /// [`SessionError::Refused`], [`SessionError::Closed`] or [`SessionError::Io`]: the update was not
@@ -258,7 +260,7 @@ impl Session {
         Ok(())
     }
 
-    /// Starts a bypass with the name `token`. Its result comes from [`Session::next`].
+    /// Starts a bypass. [`Session::next`] returns its result, with `token`.
     ///
     /// # Errors
     /// [`SessionError::Refused`], [`SessionError::Closed`] or [`SessionError::Io`]: the bypass was not
@@ -276,8 +278,9 @@ impl Session {
         Ok(())
     }
 
-    /// Makes the descriptor readable, so that the caller calls [`Session::next`], which sends the call. This
-    /// comes before the call is submitted: if the operating system refuses, the call was not started.
+    /// Makes the descriptor readable, so that the caller calls [`Session::next`], which sends the new call. The
+    /// descriptor is made readable before the call is submitted. So if the operating system refuses, the call was not
+    /// started.
     fn wake(&mut self) -> Result<(), SessionError> {
         if let Some(polled) = &mut self.polled {
             polled.set(Some(Time(0)), self.clock.now())?;
@@ -311,16 +314,15 @@ impl Session {
         }
     }
 
-    /// Returns the next call that has ended. `None`: none ended within `wait`, or a signal came.
+    /// Returns the next call that has ended. `None`: no call ended within `wait`, or a signal arrived.
     ///
     /// # Errors
-    /// [`SessionError::Closed`] once the session is closed and all its calls were returned;
-    /// [`SessionError::Io`].
+    /// [`SessionError::Closed`] after the session was closed and all its calls were returned; [`SessionError::Io`].
     pub fn next(&mut self, wait: Duration) -> Result<Option<Finished>, SessionError> {
         let until = self.after(wait);
         let mut waited = false;
         loop {
-            // The first turn does not wait: even a caller that does not wait must send and receive.
+            // The first turn does not wait, because even a caller with `wait` 0 must send and receive.
             let slept = self.turn(if waited { until } else { Time(0) })?;
             if let Some(finished) = self.finished.pop_front() {
                 self.arm()?;
@@ -337,14 +339,15 @@ impl Session {
         }
     }
 
-    /// Returns a call that has already ended, without sending or receiving. For a caller that takes all calls
-    /// that one [`Session::next`] has ended.
+    /// Returns a call that has already ended. Does not send or receive. If one [`Session::next`] has ended several
+    /// calls, the caller takes the remaining calls with this function.
     pub fn more(&mut self) -> Option<Finished> {
         self.finished.pop_front()
     }
 
-    /// Asks the device for the newest update of a key, or for the order that the server must have applied to
-    /// know the key (reads.md §2). Without a key: for the order for all keys.
+    /// Asks the head for the newest update of a key. If the head has none, the answer is the order up to which the
+    /// server must have applied the log to know the key (reads.md §2). Without a key, the answer is the order that all
+    /// keys need.
     ///
     /// # Errors
     /// [`SessionError::NotClean`], [`SessionError::NoAnswer`] or [`SessionError::Refused`].
@@ -362,11 +365,11 @@ impl Session {
         answer
     }
 
-    /// Starts a read like [`Session::read`], and does not wait. Calls that are started later have no
-    /// influence on its answer.
+    /// Starts a read, as [`Session::read`] does, and does not wait. Calls that are started later do not affect its
+    /// answer.
     ///
     /// # Errors
-    /// Those of [`Session::read`]. [`SessionError::NotClean`] also if another read is under way.
+    /// As for [`Session::read`]; also [`SessionError::NotClean`] if another read is in flight.
     pub fn read_start(&mut self, key_hash: Option<u64>) -> Result<(), SessionError> {
         self.wake()?;
         self.submit_read(key_hash)
@@ -385,7 +388,7 @@ impl Session {
         Ok(())
     }
 
-    /// Returns the answer to the started read, once [`Session::next`] has received it.
+    /// Returns the answer to the started read, if [`Session::next`] has received it.
     ///
     /// # Errors
     /// [`SessionError::NoAnswer`] if no device answered.
@@ -401,12 +404,12 @@ impl Session {
         })
     }
 
-    /// Ends the session, after all started calls.
+    /// Ends the session, after all calls that were started.
     ///
     /// # Errors
-    /// The socket failed. [`SessionError::Closed`] if the session has ended with a loss (protocol.md §3),
-    /// because no later call could report it. If the device cannot be reached, the session expires at the
-    /// device.
+    /// The socket failed. [`SessionError::Closed`] if the session has ended with a loss (protocol.md §3), because no
+    /// later call could report the loss. If the head cannot be reached, this is no error: the session expires at the
+    /// devices.
     pub fn end(mut self) -> Result<(), SessionError> {
         self.end_start()?;
         loop {
@@ -420,8 +423,8 @@ impl Session {
         }
     }
 
-    /// Begins to end the session like [`Session::end`], and does not wait. Then [`Session::next`] returns the
-    /// started calls, and at last [`Closed::Ended`] as an error.
+    /// Begins to end the session, as [`Session::end`] does, and does not wait. Afterwards [`Session::next`] returns the
+    /// started calls, and finally [`Closed::Ended`] as an error.
     ///
     /// # Errors
     /// [`SessionError::Io`] if the socket failed.
@@ -431,9 +434,9 @@ impl Session {
         Ok(())
     }
 
-    /// From now on calls `is_over` at each signal and several times a second while a call blocks. If it
-    /// returns true, the call ends as [`SessionError::Interrupted`]. It is not used for [`Session::next`],
-    /// which returns at each signal.
+    /// From now on, while a call blocks, `is_over` is called at each signal and several times a second. If `is_over`
+    /// returns true, the call ends with [`SessionError::Interrupted`]. [`Session::next`] does not call `is_over`,
+    /// because `next` returns at each signal.
     pub fn give_up_if(&mut self, is_over: impl FnMut() -> bool + Send + 'static) {
         self.give_up = Some(GiveUp(Box::new(is_over)));
     }
@@ -454,8 +457,8 @@ impl Session {
         Ok(())
     }
 
-    /// Waits for the end of a call that blocks. If the operating system fails meanwhile, or the caller gives
-    /// up, the call continues without a caller. Its end must not be taken for that of the next call.
+    /// Waits for the end of a call that blocks. If the operating system fails meanwhile, or the caller gives up, the
+    /// call stays in flight. The end of this call must not be taken for the end of the next call.
     fn wait(&mut self, call: CallId) -> Result<Answer, SessionError> {
         self.calls.insert(call, None);
         loop {
@@ -509,7 +512,7 @@ impl Session {
         }
     }
 
-    /// Sends and receives. If no packets have come, waits for some until `until` at the latest.
+    /// Sends and receives. If no packet has arrived, waits for packets until `until`.
     fn turn(&mut self, until: Time) -> Result<Slept, SessionError> {
         let slept = self.wait_for_packets(until)?;
         while let Some(event) = self.endpoint.poll_event() {
@@ -528,7 +531,7 @@ impl Session {
         }
         let (received, _) = self.endpoint.receive(now)?;
         if received > 0 || until <= now {
-            // An answer may allow further packets to be sent.
+            // The received packets may allow more packets to be sent.
             self.endpoint.flush(now)?;
             return Ok(Slept::Enough);
         }
@@ -547,7 +550,7 @@ impl Session {
         Ok(slept)
     }
 
-    /// Sets the polled descriptor to the next due time. A call that has ended is due now.
+    /// Sets the polled descriptor's timer to the next due time. If a call has already ended, this time is now.
     fn arm(&mut self) -> io::Result<()> {
         let Some(polled) = &mut self.polled else {
             return Ok(());

@@ -1,10 +1,11 @@
-//! The addresses of the devices, as another thread gives them to a client's loop.
+//! The addresses of the devices, which another thread passes to the loop of a client.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Addresses that include the head's. A [`ClientNode`](crate::ClientNode) checks them at each flush.
+/// Addresses of devices, among them the head's. A [`ClientNode`](crate::ClientNode) checks at each flush whether they
+/// have changed.
 #[derive(Debug, Default)]
 pub struct Whereabouts {
     is_new: AtomicBool,
@@ -12,15 +13,16 @@ pub struct Whereabouts {
 }
 
 impl Whereabouts {
-    /// Replaces the addresses. The first one should be the head's. All must be of one address family.
+    /// Replaces the addresses. The first address should be that of the head. All addresses must be of one family.
     pub fn tell(&self, peers: Vec<SocketAddr>) {
         *self.peers.lock().unwrap_or_else(PoisonError::into_inner) = peers;
         self.is_new.store(true, Ordering::Release);
     }
 
-    /// Takes the addresses, if they were replaced since the last call.
+    /// Returns the addresses, if they were replaced since the last call.
     pub(crate) fn take(&self) -> Option<Vec<SocketAddr>> {
-        // Usually there is nothing new. Then the flag is only read, because a write would be slower.
+        // Usually the addresses have not changed. In this usual case the flag is only read, because a write would be
+        // slower.
         let is_new =
             self.is_new.load(Ordering::Relaxed) && self.is_new.swap(false, Ordering::AcqRel);
         is_new.then(|| {

@@ -1,10 +1,11 @@
 //! The agent of one device: it renews the device's lease, in a thread of its own.
 //!
-//! A lease of the protocol is a lease of etcd *that is granted anew each time*, with the key `alive/ID` that
-//! belongs to it. One transaction puts that key under the new lease. Its condition is that the word about the
-//! device, its last lease and its process are unchanged since the agent read them. So a single step grants
-//! the lease and confirms that the device was not declared stopped. A step that arrives late has no effect.
-//! The device's deadline counts from the time before the grant was requested.
+//! etcd can renew a lease with a keep-alive, but the agent does not use this call. For each renewal the agent asks etcd
+//! for a new lease, and one transaction attaches the key `alive/ID` to the new lease. The condition of the transaction:
+//! the word about the device, its last lease and its process are unchanged since the agent read them. So a single step
+//! grants the lease and confirms that the device was not declared stopped. A transaction that reaches etcd too late
+//! fails its condition and has no effect. The device counts its deadline from the time just before it requested the
+//! lease.
 
 mod told;
 
@@ -27,30 +28,30 @@ use crate::plan::{Order, Plan};
 use crate::record::{MemberRecord, Names, StatusRecord, bytes};
 use crate::shard::{Row, Shard};
 
-/// Renewals within the length of a lease.
+/// Number of renewals within the length of a lease.
 const RENEWALS: u64 = 3;
-/// Reads of the shard's state within the length of a lease; each includes the wanted chain.
+/// Number of times that the agent reads the shard's state, with the wanted chain, within the length of a lease.
 const LOOKS: u64 = 16;
-/// Divisor of a lease's length that gives the longest time for a call of etcd.
+/// Divisor of a lease's length. The quotient is the longest time for a call to etcd.
 const CALLS: u64 = 6;
 
 /// Settings of an agent.
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
-    /// Members of etcd.
+    /// The members of the etcd cluster.
     pub members: Members,
-    /// The shard's keys.
+    /// Names of the shard's keys in etcd.
     pub names: Names,
     /// Id of the device.
     pub id: u32,
     /// Address at which the device listens.
     pub address: SocketAddr,
-    /// Length of its leases, in seconds.
+    /// Length of the device's leases, in seconds.
     pub seconds: u64,
-    /// The device may be taken into a chain that is shorter than it shall be.
+    /// The device is a spare: a controller may add it to a chain that has fewer devices than wanted.
     pub spare: bool,
-    /// An operator's flags decide how the device starts: the chain in etcd counts for it only from the
-    /// chain's next change on.
+    /// An operator's flags decide how the device starts. The device ignores the chain that etcd has at the start, and
+    /// follows the first chain that is newer.
     pub by_hand: bool,
     /// The clock of the device's loop.
     pub clock: Clock,
@@ -67,13 +68,13 @@ pub struct Facts {
     pub incarnation: u32,
 }
 
-/// A running agent. It ends when this value is dropped; then the lease expires.
+/// A running agent. The agent ends when this value is dropped; afterwards the lease expires.
 #[derive(Debug)]
 pub struct Agent {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     config: AgentConfig,
-    /// Name of this process.
+    /// Name of this process in etcd.
     process: String,
 }
 
@@ -94,9 +95,9 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     run: Option<Run>,
-    /// The device's next hop and statement, by the chain in etcd.
+    /// The next hop and the statement of the device, as the chain in etcd requires them.
     order: Option<Order>,
-    /// etcd has this process on record as the device's.
+    /// etcd's record of this device names this process.
     registered: bool,
     /// An operator wants the device to leave, and the chain can continue without it.
     leaves: bool,
@@ -113,7 +114,7 @@ impl Agent {
     /// Starts the agent.
     ///
     /// # Errors
-    /// The operating system gives no thread, or no random numbers.
+    /// The operating system cannot start a thread, or gives no random numbers.
     pub fn start(config: AgentConfig) -> std::io::Result<Agent> {
         let shared = Arc::new(Shared::default());
         let mut keeper = Keeper::new(config.clone(), shared.clone())?;
@@ -129,8 +130,8 @@ impl Agent {
         })
     }
 
-    /// Notes that the device runs with this log, and with this wiring. `words`: messages of this run alone. By these
-    /// messages the agent ends the run when the device must get another next hop, or must not continue.
+    /// Notes that the device runs with this log and this next hop. `words`: the messages to the loop of this run. With
+    /// such a message the agent ends the run when the device must get another next hop, or must not continue.
     pub fn attend(&self, facts: Facts, words: Arc<LeaseWords>, order: Order) {
         self.shared.state().run = Some(Run {
             facts,
@@ -142,38 +143,38 @@ impl Agent {
         }
     }
 
-    /// Returns whether etcd has this process on record as the device's, so that the device may run.
+    /// Returns whether etcd's record of the device names this process, so that the device may run.
     #[must_use]
     pub fn is_registered(&self) -> bool {
         self.shared.state().registered
     }
 
-    /// To be called once the device is registered. Returns the next hop and the statement that the device must have;
-    /// `None`: etcd has no record of them.
+    /// Returns the next hop and the statement that the device must have; `None`: etcd has no record of them. Call this
+    /// function only after the device is registered.
     #[must_use]
     pub fn order(&self) -> Option<Order> {
         self.shared.state().order
     }
 
-    /// Returns why the device must not continue, as text; `None` if it may.
+    /// Returns the reason, as text, why the device must not continue; `None`: it may continue.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         self.shared.state().failed.clone()
     }
 
-    /// Returns whether the device must end and return its lease, because an operator wants that and the chain
-    /// can continue without it.
+    /// Returns whether the device must end and return its lease: an operator has ordered it to leave, and the chain can
+    /// continue without it.
     #[must_use]
     pub fn leaves(&self) -> bool {
         self.shared.state().leaves
     }
 
-    /// Returns the lease. **The device must have ended**: it no longer answers under this lease.
+    /// Returns the lease to etcd. **The device must have ended before**, so that it no longer answers under this lease.
     ///
     /// # Errors
-    /// A text: etcd does not answer. Then the lease expires by itself.
+    /// A text: etcd does not answer, and the lease expires by itself.
     pub fn give_back(mut self) -> Result<(), String> {
-        // From now on no further lease is requested.
+        // From now on the agent requests no further lease.
         self.finish();
         let timeout = Duration::from_nanos(crate::length(self.config.seconds) / CALLS);
         let mut etcd = Etcd::new(self.config.members.clone(), timeout);
@@ -188,7 +189,7 @@ impl Agent {
         self.shared.ends.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // A panic in the thread was already printed.
+            // The thread's panic message was already printed.
             let _ = thread.join();
         }
     }
@@ -200,7 +201,7 @@ impl Drop for Agent {
     }
 }
 
-/// The last lease: the epoch and facts for which it was granted, and the time of the request.
+/// The last lease: its epoch, the facts for which it was granted, and the time of the request.
 struct Held {
     epoch: Option<u32>,
     facts: Facts,
@@ -208,9 +209,9 @@ struct Held {
     sent_at: Time,
 }
 
-/// Why there is no lease now.
+/// The reason why the device has no lease now.
 enum Not {
-    /// There is no lease at present, for this reason. A later request may get one.
+    /// The device has no lease at present, for this reason. A later request may succeed.
     Yet(String),
     /// The device must end, for this reason.
     Ever(String),
@@ -230,9 +231,9 @@ struct Keeper {
     /// Name of this process.
     process: String,
     held: Option<Held>,
-    /// The lease of another process that existed when this agent first saw it.
+    /// Number of the lease that another process held when this agent first read the state.
     other: Option<u64>,
-    /// Revision of the chain in etcd that this agent ignores, because the operator's flags are newer.
+    /// Revision of the chain in etcd that this agent ignores, because the operator's flags take precedence over it.
     overruled: Option<u64>,
     told: Told,
 }
@@ -260,8 +261,8 @@ impl Keeper {
             if let Some(run) = run {
                 let words = run.words.clone();
                 words.attend();
-                // The epoch is read before the device's standing, so that a standing in a later epoch is not
-                // recorded for this epoch.
+                // The epoch is read first and the device's standing second. Otherwise a standing of a later epoch could
+                // be recorded for this epoch.
                 let epoch = words.wanted();
                 let turned = self.turn(&run, epoch);
                 if let Err(Not::Ever(text)) = &turned {
@@ -286,7 +287,7 @@ impl Keeper {
         })
     }
 
-    /// Reads the chain as it shall be. Renews the lease if that is due, or if something is new.
+    /// Reads the wanted chain. Renews the lease if a renewal is due, or if there are new facts to report.
     fn turn(&mut self, run: &Run, epoch: Option<u32>) -> Result<(), Not> {
         let (facts, words) = (run.facts, &run.words);
         let shard = Shard::read(&mut self.etcd, &self.config.names)?;
@@ -348,8 +349,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// Ends the run in three cases: the device must get another next hop; it serves an epoch in which it was
-    /// left out (the server then tells it); or its statement about stopped devices was not heard.
+    /// Ends the run in three cases: the device must get another next hop; the word *left out* names the epoch that the
+    /// device wants to serve or a later epoch; or the device's statement about stopped devices did not take effect.
     fn follow(&mut self, shard: &Shard, row: &Row, run: &Run) {
         if self.config.by_hand && self.overruled.is_none() {
             self.overruled = Some(shard.plans);
@@ -379,14 +380,14 @@ impl Keeper {
         }
     }
 
-    /// Checks whether the device belongs to this process: no other process holds a lease for it.
+    /// Checks whether the device belongs to this process, because no other process holds a lease for the device.
     fn may_claim(&mut self, row: &Row, facts: Facts) -> Result<(), Not> {
         let Some(process) = row.process.as_ref().filter(|one| **one != self.process) else {
             self.other = None;
             return Ok(());
         };
         let before = row.record.as_ref().is_some_and(|record| {
-            // No two processes have the same log open, so the earlier process has ended.
+            // Two processes cannot have the same log open, so the earlier process has ended.
             record.log == format!("{:032x}", facts.log) && record.incarnation < facts.incarnation
         });
         if before {
@@ -408,7 +409,8 @@ impl Keeper {
         )))
     }
 
-    /// Takes one step in etcd, if nothing has changed since it was read. Returns whether it was done.
+    /// Puts the device's record and lease into etcd, if nothing has changed since the state was read. Returns whether
+    /// they were put.
     fn claim(&mut self, row: &Row, record: &MemberRecord) -> Result<bool, String> {
         let (names, id) = (&self.config.names, self.config.id);
         let lease = self.etcd.grant(self.config.seconds);
@@ -423,8 +425,8 @@ impl Keeper {
             value: self.process.clone().into_bytes(),
             lease,
         }];
-        // If the record is unchanged and the previous lease still exists, the record is not written again.
-        // The lease's number stays the same, as if the lease had never ended.
+        // If the record is unchanged and the previous lease still exists, the record is not written again. So the
+        // number of the lease stays the same.
         let renews = row.process.as_ref() == Some(&self.process);
         if !renews || row.record.as_ref() != Some(record) {
             puts.push(Put {
@@ -438,8 +440,8 @@ impl Keeper {
     }
 }
 
-/// Returns whether a member of the chain comes with another log before it is declared stopped. The server
-/// would refuse it. With a lease it would seem alive, so no controller could leave it out.
+/// Returns whether the device is a member of the chain, has another log than before, and was not declared stopped. The
+/// server would refuse such a device. With a lease, the device would seem alive, and no controller could leave it out.
 fn has_lost_its_log(shard: &Shard, row: &Row, id: u32, facts: Facts) -> bool {
     let is_member = shard.plan.as_ref().is_some_and(|plan| {
         let is_joining = plan.joiner() == Some(id);
@@ -452,17 +454,18 @@ fn has_lost_its_log(shard: &Shard, row: &Row, id: u32, facts: Facts) -> bool {
     is_member && another && row.word != Word::Stopped
 }
 
-/// Returns whether the device's statement about stopped members was not heard: the device still serves the
-/// epoch of the statement, and the chain of that epoch still has such a member. This happens if another
-/// device had its old next hop when the device asked the server. By now the other device may be wired again,
-/// and wait for the statement to be repeated.
+/// Returns whether the device's statement about stopped members had no effect. It had no effect if the device still
+/// serves the epoch of the statement, and the chain of this epoch still has a stopped member. This happens if another
+/// device still had its old next hop when this device asked the server. By now the other device may have its new next
+/// hop, and wait until the statement is repeated.
 fn is_unheard(plan: &Plan, order: Order, standing: &Standing) -> bool {
     let ids = plan.ids();
     order.shrink.is_some_and(|epoch| epoch == standing.epoch)
         && standing.chain.iter().any(|id| !ids.contains(id))
 }
 
-/// Returns how the chain wires this device. A spare that is not in the chain sends to the server.
+/// Returns the next hop and the statement of this device in the chain. A spare that is not in the chain sends to the
+/// server.
 fn wiring(plan: &Plan, id: u32, spare: bool) -> Option<Order> {
     let waits = Order {
         next: plan.server,
@@ -472,8 +475,8 @@ fn wiring(plan: &Plan, id: u32, spare: bool) -> Option<Order> {
     plan.order(id).or(Some(waits).filter(|_| spare))
 }
 
-/// Checks whether the word about a device allows a lease for this epoch. A lease without serving (`None`)
-/// needs less: only a device that was declared stopped gets none.
+/// Checks whether the word about a device allows a lease for this epoch. If the device does not serve (`None`), the
+/// device gets a lease unless it was declared stopped.
 fn allows(word: Word, epoch: Option<u32>) -> Result<(), String> {
     let allowed = match epoch {
         Some(epoch) => word.allows(epoch, Rules::ALL),

@@ -1,7 +1,7 @@
-//! A controller: reads the state of one shard in etcd, and takes the next step (`docs/spec/protocol.md` §14).
+//! A controller reads the state of one shard in etcd, and takes the next step (`docs/spec/protocol.md` §14).
 //!
-//! Its only state is the times at which it saw leases disappear. Any number of controllers may run: each step
-//! is one transaction, which is done only if the state from which it was decided is unchanged.
+//! A controller keeps only one kind of state: the times at which it saw leases disappear. Any number of controllers may
+//! run. Each step is one transaction, which fails if the state from which the step was decided has changed.
 
 use std::time::Duration;
 
@@ -16,22 +16,23 @@ use crate::plan::Plan;
 use crate::record::{Names, WordRecord, bytes};
 use crate::shard::Shard;
 
-/// Reads of the shard's state within the length of a lease.
+/// Number of times that the controller reads the shard's state within the length of a lease.
 const LOOKS: u64 = 24;
-/// Divisor of a lease's length that gives the longest time for a call of etcd.
+/// Divisor of a lease's length. The quotient is the longest time for a call to etcd.
 const CALLS: u64 = 3;
 
 /// Settings of a controller.
 #[derive(Clone, Debug)]
 pub struct ControllerConfig {
-    /// Members of etcd.
+    /// The members of the etcd cluster.
     pub members: Members,
-    /// The shard's keys.
+    /// Names of the shard's keys in etcd.
     pub names: Names,
-    /// Number of devices that the chain shall have, if there are spares, until an operator sets one in etcd.
-    /// `None`: the length of the longest chain so far.
+    /// Wanted number of devices in the chain, as far as there are spares. A number that an operator sets in etcd takes
+    /// precedence over this setting. `None`: the length of the longest chain so far.
     pub copies: Option<usize>,
-    /// The controller makes etcd forget the history before the last minutes, for all users of that etcd.
+    /// The controller compacts etcd, so that etcd keeps only the history of the last minutes. The compaction affects
+    /// all users of this etcd.
     pub compacts: bool,
 }
 
@@ -42,7 +43,7 @@ pub struct Controller {
     names: Names,
     copies: Option<usize>,
     clock: Clock,
-    /// The longest lease that was seen, in nanoseconds.
+    /// The longest lease that the controller has seen, in nanoseconds.
     longest: Nanos,
     watch: Watch,
     /// A lease has ended, and its margin has not passed yet.
@@ -51,7 +52,7 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// Makes a controller that has seen nothing yet.
+    /// Makes a controller without observations.
     #[must_use]
     pub fn new(config: ControllerConfig) -> Controller {
         let longest = crate::length(crate::LEASE_SECONDS_USUAL);
@@ -67,8 +68,8 @@ impl Controller {
         }
     }
 
-    /// Checks etcd's history, if that is due. Must be called after each turn. Returns a text for the
-    /// operator, if there is something to report.
+    /// Checks etcd's history, if a check is due. Must be called after each turn. Returns a text for the operator, if
+    /// there is something to report.
     pub fn look_after_etcd(&mut self) -> Option<String> {
         self.history.turn(self.clock.now(), &mut self.etcd)
     }
@@ -84,18 +85,19 @@ impl Controller {
         })
     }
 
-    /// Reads the state once. [`Advice::Do`] is a step that was done. If another controller was faster, the
-    /// result is [`Advice::Well`].
+    /// Reads the state, and takes at most one step. [`Advice::Do`] is a step that was taken. If another controller was
+    /// faster, the result is [`Advice::Well`].
     ///
     /// # Errors
-    /// A text: etcd does not answer, or a key has an unexpected value. The step may have been done.
+    /// A text: etcd does not answer, or a key has an unexpected value. Nevertheless the step may have been taken.
     pub fn turn(&mut self) -> Result<Advice, String> {
         let shard = Shard::read(&mut self.etcd, &self.names)?;
         let now = self.clock.now();
         let records = shard.rows.values().filter_map(|row| row.record.as_ref());
         let longest = records.map(|record| crate::length(record.seconds)).max();
         if let Some(longest) = longest.filter(|&longest| longest > self.longest) {
-            // Leases that were watched with a shorter margin are watched again from the beginning.
+            // The earlier observations assumed a shorter margin, so the controller observes all leases again from the
+            // beginning.
             self.longest = longest;
             self.watch = Watch::new(longest);
         }
@@ -123,8 +125,7 @@ impl Controller {
         Ok(if done { advice } else { Advice::Well })
     }
 
-    /// Takes one step in etcd, if the state from which it was decided is unchanged. Returns whether it was
-    /// done.
+    /// Takes one step in etcd, if the state from which it was decided is unchanged. Returns whether the step was taken.
     fn act(&mut self, shard: &Shard, step: &Step) -> Result<bool, String> {
         let (are, put) = transaction(&self.names, shard, step);
         let done = self.etcd.put_if(&are, &[put]);
@@ -132,19 +133,19 @@ impl Controller {
     }
 }
 
-/// Returns the keys that must be unchanged, with their revisions, and the key to put.
+/// Returns the transaction of a step: the keys that must be unchanged, with their revisions, and the key to put.
 fn transaction(names: &Names, shard: &Shard, step: &Step) -> (Vec<(String, u64)>, Put) {
     let mut are = vec![(names.chain(), shard.plans)];
     let put = match step {
         Step::Adopt(plan) | Step::Wire(plan) => {
-            // The condition includes that each device that is left out was declared stopped, with no later
-            // word.
+            // The condition covers the words about all devices that the plan leaves out: each was declared stopped, and
+            // has no later word.
             for (id, row) in &shard.rows {
                 if row.word == Word::Stopped {
                     are.push((names.word(*id), row.words));
                 }
             }
-            // If the plan follows another server, that server must still serve.
+            // If the plan sends to another server, the server's record must be unchanged.
             let says = shard.server.as_ref().map(|record| record.address);
             let before = shard.plan.as_ref().map(|plan| plan.server);
             if says == Some(plan.server) && before.is_some_and(|before| before != plan.server) {

@@ -1,8 +1,8 @@
-//! Wishes of an operator about a shard's chain, and whether they can be met now: pure functions of the state
-//! in etcd (`docs/spec/protocol.md` §14).
+//! Wishes of an operator about a shard's chain, and the check whether a wish can be met now. The functions depend only
+//! on the state in etcd (`docs/spec/protocol.md` §14).
 //!
-//! The wish is written into etcd. A wish weakens no rule: the device returns its lease, and controllers treat
-//! it like any device without a lease, under the same conditions.
+//! `pmnet ctl` writes the wish into etcd. A wish overrides no rule: the device returns its lease by itself, and
+//! controllers treat it like any other device without a lease.
 
 use crate::etcd::{Etcd, Put};
 use crate::heal::{is_settled, may_leave};
@@ -15,18 +15,18 @@ use pmnet_proto::lease::Word;
 /// A change that an operator wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
-    /// One more copy.
+    /// The chain gets one more device.
     Add,
-    /// This device may be taken as a spare again.
+    /// This device, which an operator had ordered to leave, may be used as a spare again.
     TakeBack(u32),
-    /// The chain without this device, and one copy less from now on.
+    /// This device leaves the chain, and the wanted length becomes one less.
     Remove {
         /// Id of the device.
         device: u32,
-        /// Allowed even if a single copy is left.
+        /// The removal is allowed even if only one copy is left.
         to_one: bool,
     },
-    /// A spare in place of this device.
+    /// A spare takes the place of this device.
     Replace(u32),
 }
 
@@ -35,11 +35,11 @@ pub enum Want {
 pub struct Intent {
     /// The wanted change.
     pub want: Want,
-    /// The present chain, head first.
+    /// The devices of the present chain, head first.
     pub now: Vec<u32>,
     /// The device that will leave the chain.
     pub leaves: Option<u32>,
-    /// The spare that will join, unless another spare is faster.
+    /// The spare that is expected to join. Another spare may be faster.
     pub joins: Option<u32>,
     /// Number of devices in the final chain.
     pub copies: usize,
@@ -67,12 +67,11 @@ impl Intent {
         etcd.put_if(&are, &puts).map_err(|error| error.to_string())
     }
 
-    /// Checks whether the wish is met: the chain that is served has the wanted length, without the device
-    /// that was to leave, and all its devices hold everything. Otherwise returns a text about what is still
-    /// missing.
+    /// Checks whether the wish is met: the served chain has the wanted length, the device that was to leave is not in
+    /// it, and all its devices hold everything. Otherwise returns a text with the missing condition.
     ///
     /// # Errors
-    /// The text of what is still missing.
+    /// A text with the condition that is not met yet.
     pub fn is_done(&self, shard: &Shard) -> Result<(), String> {
         if let Want::TakeBack(device) = self.want {
             let row = shard.row(device);
@@ -114,7 +113,7 @@ impl Intent {
         }
     }
 
-    /// Returns a plan that takes back the wish that a device leaves, because no device or controller has acted on it in
+    /// Returns a plan that takes back the wish to remove a device, after no device or controller has acted on it in
     /// time. `None`: the wish is met, or there was no wish.
     #[must_use]
     pub fn taken_back(&self, names: &Names, shard: &Shard) -> Option<Intent> {
@@ -131,7 +130,7 @@ impl Intent {
     }
 }
 
-/// Returns the plan for this wish, or a text that says why it cannot be met now.
+/// Returns the plan for this wish, or the reason why the wish cannot be met now.
 ///
 /// # Errors
 /// The text of the reason.
@@ -186,7 +185,7 @@ pub fn intend(names: &Names, shard: &Shard, want: Want) -> Result<Intent, String
     })
 }
 
-/// Returns the chain, if it is served as it shall be, and all its devices hold everything and have a lease.
+/// Returns the plan, if the served chain equals it and all its devices hold everything and have a lease.
 fn settled(shard: &Shard) -> Result<&Plan, String> {
     let Some(plan) = &shard.plan else {
         return Err(

@@ -1,11 +1,11 @@
-//! A small client of etcd. It uses etcd's JSON gateway (`/v3/…`, from etcd 3.4 on), blocks, and supports TLS
+//! A small client of etcd. The client uses etcd's JSON gateway (`/v3/…`, from etcd 3.4 on), blocks, and supports TLS
 //! and a user.
 //!
-//! A lease needs four calls: read a range (linearizable), grant a lease, revoke one, and a transaction that
-//! compares revisions and puts keys. In all of them, etcd's members agree on the result. This does not hold
-//! for etcd's keep-alive: a member that believes that it is the leader renews a lease alone. So keep-alive is
-//! used only for keys that are information for users ([`Etcd::keep_alive`]). The other calls are about the
-//! data that etcd keeps ([`History`](crate::History)).
+//! A lease needs four calls: read a range (linearizable), grant a lease, revoke a lease, and a transaction that
+//! compares revisions and puts keys. All members of etcd agree on the results of these calls. The members do not agree
+//! on a keep-alive: a member that wrongly believes that it is the leader renews a lease alone. So keep-alive is used
+//! only for keys that inform users ([`Etcd::keep_alive`]). The other calls of this module concern the size and history
+//! of etcd's database ([`History`](crate::History)).
 
 mod http;
 mod members;
@@ -19,19 +19,19 @@ use serde_json::{Value, json};
 use self::http::{ALARM, Http};
 pub use self::members::{Access, Login, Members};
 
-/// Most keys of one range.
+/// Maximum number of keys in the answer for one range.
 pub const LIMIT: u64 = 1_000;
 
-/// Part of etcd's error about a revision that was compacted.
+/// Part of etcd's error text about a revision that was compacted.
 const COMPACTED: &str = "has been compacted";
 
 /// Why etcd gave no usable answer.
 #[derive(Debug, thiserror::Error)]
 pub enum EtcdError {
-    /// This endpoint cannot be reached, or does not answer in time.
+    /// This endpoint (first field) cannot be reached, or does not answer in time (second field: the reason).
     #[error("{0}: {1}")]
     Unreachable(String, String),
-    /// The endpoint refused the request.
+    /// The endpoint (first field) refused the request (second field: its text).
     #[error("{0} says: {1}")]
     Refused(String, String),
     /// etcd accepts no writes, because its database has reached the quota.
@@ -50,12 +50,12 @@ pub enum EtcdError {
         "PM4106 TLS with {0}: {1}. Until that is mended nothing is read or renewed there; what was acknowledged is kept"
     )]
     Distrusted(String, String),
-    /// etcd has users, and does not accept this process as one of them.
+    /// etcd has users, and does not accept the name or password of this process.
     #[error(
         "PM4107 {0}: {1}. Until that is mended nothing is read or renewed there; what was acknowledged is kept"
     )]
     Login(String, String),
-    /// The user lacks the right for the request.
+    /// The role of the user does not permit the request.
     #[error(
         "PM4108 {0} does not allow this user to do that: its role needs to read and write below /pmnet/ (etcdctl role grant-permission \
          ROLE --prefix=true readwrite /pmnet/)"
@@ -66,53 +66,53 @@ pub enum EtcdError {
 /// A key with its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Name.
+    /// Name of the key.
     pub key: String,
-    /// Value.
+    /// Value of the key.
     pub value: Vec<u8>,
-    /// Revision of the store at which it was last put.
+    /// Revision of etcd's store at which the key was last put.
     pub revision: u64,
-    /// Number of the key's lease; 0: none.
+    /// Number of the lease to which the key is attached; 0: none.
     pub lease: i64,
 }
 
 /// A key that a transaction writes if all its comparisons hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Put {
-    /// Name.
+    /// Name of the key.
     pub key: String,
-    /// Value.
+    /// Value of the key.
     pub value: Vec<u8>,
-    /// Number of the lease with which the key ends; 0: none.
+    /// Number of the lease to which the key is attached; 0: none. etcd removes the key when this lease ends.
     pub lease: i64,
 }
 
-/// The members of one etcd. One of them is asked at a time.
+/// A client of the members of one etcd cluster. The client sends each request to one member.
 #[derive(Debug)]
 pub struct Etcd {
     http: Http,
-    /// Index of the endpoint that answered last.
+    /// Index of the endpoint that gave the last answer.
     at: usize,
-    /// The highest known revision.
+    /// The highest revision of etcd that this client has seen.
     revision: u64,
 }
 
-/// The database of one member of etcd.
+/// The state of the database of one member of etcd.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Storage {
     /// Version of etcd.
     pub version: String,
-    /// Size of the database file, which counts for the quota.
+    /// Size of the database file in bytes. etcd compares this size with the quota.
     pub bytes: u64,
-    /// Bytes of the file that are in use. The rest is free for new data.
+    /// Bytes of the file that are in use. New data may use the other bytes.
     pub used: u64,
-    /// The quota; `None`: unknown.
+    /// The quota of the database file in bytes; `None`: unknown.
     pub quota: Option<u64>,
     /// etcd no longer accepts writes.
     pub is_full: bool,
 }
 
-/// The quota of an etcd for which none is configured.
+/// The default quota of etcd, in bytes.
 const QUOTA_USUAL: u64 = 2 << 30;
 
 impl Storage {
@@ -124,7 +124,7 @@ impl Storage {
 }
 
 impl Etcd {
-    /// Makes a client of these members. Each of its calls ends within `timeout`.
+    /// Makes a client of these members. Each call of the client ends within `timeout`.
     #[must_use]
     pub fn new(members: Members, timeout: Duration) -> Etcd {
         Etcd {
@@ -134,7 +134,7 @@ impl Etcd {
         }
     }
 
-    /// Returns the highest known revision of etcd; 0: none.
+    /// Returns the highest revision of etcd that this client has seen; 0: none.
     #[must_use]
     pub const fn revision(&self) -> u64 {
         self.revision
@@ -146,14 +146,14 @@ impl Etcd {
         self.http.urls().len()
     }
 
-    /// Returns all keys that begin with `prefix`, at most [`LIMIT`]. The result is the state at one moment during this
+    /// Returns all keys that begin with `prefix`, at most [`LIMIT`]. The result is the state at one moment during the
     /// call.
     ///
     /// # Errors
-    /// [`EtcdError`]. The next call asks another endpoint.
+    /// [`EtcdError`]. The client sends the next request to another endpoint.
     pub fn range(&mut self, prefix: &str) -> Result<Vec<Entry>, EtcdError> {
         let mut end = prefix.as_bytes().to_vec();
-        // The end of the range is the next name without the prefix. A prefix ends with a slash.
+        // The end of the range is the first name after all names with this prefix. A prefix ends with a slash.
         if let Some(last) = end.last_mut() {
             *last = last.saturating_add(1);
         }
@@ -172,7 +172,7 @@ impl Etcd {
         entries.ok_or_else(|| self.foreign("a key is not understood"))
     }
 
-    /// Asks for a new lease of at least `seconds`.
+    /// Requests a new lease of at least `seconds`.
     ///
     /// # Errors
     /// [`EtcdError`] if no lease was granted.
@@ -184,8 +184,8 @@ impl Etcd {
             .ok_or_else(|| self.foreign("a lease is shorter than asked for"))
     }
 
-    /// Restarts the time of a lease. Returns whether the lease still existed. **Only for information**: the
-    /// members do not agree on it.
+    /// Lets a lease run for its full length again. Returns whether the lease still existed. **Only for information**:
+    /// one member may answer without the others.
     ///
     /// # Errors
     /// [`EtcdError`] if etcd gave no usable answer.
@@ -194,7 +194,7 @@ impl Etcd {
         Ok(number(&answer["TTL"]).is_some())
     }
 
-    /// Returns whether this revision can still be read, because it was not compacted.
+    /// Returns whether etcd still has this revision, because it was not compacted.
     ///
     /// # Errors
     /// [`EtcdError`] if etcd gave no usable answer.
@@ -209,7 +209,7 @@ impl Etcd {
         }
     }
 
-    /// Removes the history before this revision, for **all** users of this etcd. The present values stay.
+    /// Removes the history before this revision, for **all** users of this etcd. The present values of keys stay.
     ///
     /// # Errors
     /// [`EtcdError`] if etcd gave no usable answer.
@@ -218,13 +218,13 @@ impl Etcd {
             "kv/compaction",
             &json!({ "revision": revision.to_string() }),
         ) {
-            // Another controller was faster.
+            // Another controller has already compacted the history.
             Err(EtcdError::Refused(_, text)) if text.contains(COMPACTED) => Ok(()),
             other => other.map(|_| ()),
         }
     }
 
-    /// Returns the state of the database of the member that answered last.
+    /// Returns the state of the database of the member that gave the last answer.
     ///
     /// # Errors
     /// [`EtcdError`] if etcd gave no usable answer.
@@ -243,27 +243,27 @@ impl Etcd {
         })
     }
 
-    /// Returns the quota. Only etcd 3.6 has the quota in its status. Earlier versions have it in their metrics, which
-    /// may not be accessible.
+    /// Returns the quota. etcd 3.6 has the quota in its status. Earlier versions have the quota only in their metrics,
+    /// which this process may not be allowed to read.
     fn quota(&mut self) -> Option<u64> {
         let url = format!("{}/metrics", self.endpoint());
         quota_in(&self.http.text(&url)?)
     }
 
-    /// Ends a lease, and removes its keys.
+    /// Ends a lease. etcd removes the keys that are attached to it.
     ///
     /// # Errors
-    /// [`EtcdError`]: the lease may or may not have ended, or it did not exist.
+    /// [`EtcdError`]: it is unknown whether the lease has ended, or the lease did not exist.
     pub fn revoke(&mut self, lease: i64) -> Result<(), EtcdError> {
         self.call("lease/revoke", &json!({ "ID": lease.to_string() }))
             .map(|_| ())
     }
 
-    /// Puts all these keys in one step, if each key of `are` was last put at the given revision (0: the key
-    /// does not exist). Returns whether the keys were put.
+    /// Puts all of `puts` in one step, if each key of `are` was last put at the given revision (0: the key does not
+    /// exist). Returns whether the keys were put.
     ///
     /// # Errors
-    /// [`EtcdError`]: the keys may or may not have been put.
+    /// [`EtcdError`]: it is unknown whether the keys were put.
     pub fn put_if(&mut self, are: &[(String, u64)], puts: &[Put]) -> Result<bool, EtcdError> {
         let compare: Vec<Value> = are
             .iter()
@@ -288,8 +288,8 @@ impl Etcd {
         Ok(answer["succeeded"] == true)
     }
 
-    /// Returns the remaining seconds of a lease; `None`: the lease has ended. Only for information: one member of etcd
-    /// answers alone.
+    /// Returns the seconds until a lease ends; `None`: the lease has ended. Only for information: one member of etcd
+    /// answers without the others.
     ///
     /// # Errors
     /// [`EtcdError`] if etcd gave no usable answer.
@@ -326,18 +326,19 @@ impl Etcd {
     }
 }
 
-/// Parses a number. In JSON, numbers of 64 bits are strings. A missing, zero or negative number is `None`.
+/// Parses a number. etcd writes numbers of 64 bits as strings in JSON. The result is `None` if the number is missing,
+/// zero or negative.
 fn number(value: &Value) -> Option<u64> {
     value.as_str().and_then(|text| text.parse().ok())
 }
 
-/// Returns the quota in etcd's metrics.
+/// Returns the quota that etcd's metrics contain.
 fn quota_in(metrics: &str) -> Option<u64> {
     let line = metrics
         .lines()
         .find_map(|line| line.strip_prefix("etcd_server_quota_backend_bytes "))?;
     let bytes: f64 = line.trim().parse().ok()?;
-    // A quota is far below the largest number that a floating-point value holds exactly.
+    // A quota is far smaller than the largest integer that a floating-point number represents exactly.
     (bytes >= 1.0).then_some(bytes as u64)
 }
 

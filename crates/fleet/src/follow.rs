@@ -1,7 +1,7 @@
-//! Finds the addresses of a shard's devices for its clients. It reads them from etcd at intervals, in a
-//! thread of its own.
+//! Finds the addresses of a shard's devices for its clients. A thread reads the addresses from etcd at intervals.
 //!
-//! The addresses are only a hint: clients ask the devices at them, and the devices' epochs decide.
+//! The addresses are only a hint: a client asks each device at its address, and the epoch in the device's answer
+//! decides.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,23 +17,23 @@ use crate::shard::Shard;
 
 /// Pause between two reads.
 const PAUSE: Duration = Duration::from_millis(400);
-/// Longest time for one call of etcd.
+/// Longest time for one call to etcd.
 const CALL_MAX: Duration = Duration::from_secs(1);
-/// A message about a state that lasts is repeated after this time.
+/// Time after which a message about a lasting state is repeated.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Settings of a follower.
 #[derive(Clone, Debug)]
 pub struct FollowConfig {
-    /// Members of etcd.
+    /// The members of the etcd cluster.
     pub members: Members,
-    /// The shard's keys.
+    /// Names of the shard's keys in etcd.
     pub names: Names,
 }
 
-/// Returns the addresses of a shard's devices: first those of the chain as it shall be, head first, then those of other
-/// devices with a lease (spares). The list has at most as many addresses as a chain can have devices, all of the first
-/// address's family.
+/// Returns the addresses of a shard's devices. First come the devices of the wanted chain, head first, then the other
+/// devices that have a lease (spares). The list has at most as many addresses as a chain can have devices. All
+/// addresses are of the same family as the first address.
 #[must_use]
 pub fn whereabouts(shard: &Shard) -> Vec<SocketAddr> {
     let mut found: Vec<SocketAddr> = Vec::new();
@@ -66,7 +66,7 @@ pub fn whereabouts(shard: &Shard) -> Vec<SocketAddr> {
     all
 }
 
-/// Reads the devices' addresses until it is dropped.
+/// A thread that reads the devices' addresses until this value is dropped.
 #[derive(Debug)]
 pub struct Follower {
     over: Arc<AtomicBool>,
@@ -77,7 +77,7 @@ impl Follower {
     /// Waits until an address is known, or `stop` is set.
     ///
     /// # Errors
-    /// A text: no address became known until then, or within `wait`.
+    /// A text: no address became known before `stop` was set or `wait` was over.
     pub fn first(
         config: &FollowConfig,
         wait: Duration,
@@ -107,11 +107,11 @@ impl Follower {
         }
     }
 
-    /// Starts the follower. `known` is the list that the client has; `tell` is called whenever the list
+    /// Starts the follower. `known` is the list that the client has now. The follower calls `tell` whenever the list
     /// changes.
     ///
     /// # Errors
-    /// The operating system gives no thread.
+    /// The operating system cannot start a thread.
     pub fn start(
         config: FollowConfig,
         known: Vec<SocketAddr>,
@@ -134,7 +134,7 @@ impl Drop for Follower {
         self.over.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // A panic in the thread was already printed.
+            // The thread's panic message was already printed.
             let _ = thread.join();
         }
     }
@@ -155,7 +155,8 @@ fn look(
                     tracing::info!("etcd says again where the devices are");
                 }
                 let found = whereabouts(&shard);
-                // All addresses of a list are of one family. The socket has the family of the first list.
+                // All addresses of a list are of one family, because the client's socket has the family of the first
+                // list.
                 let family = |list: &[SocketAddr]| list.first().map(SocketAddr::is_ipv4);
                 if found != known && family(&found) == family(&known) {
                     tracing::info!(devices = ?found, "the devices are here now");

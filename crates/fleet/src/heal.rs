@@ -1,8 +1,7 @@
-//! The next step of a controller: a pure function of a shard's state in etcd (`docs/spec/protocol.md` §14).
+//! The next step of a controller, which depends only on a shard's state in etcd (`docs/spec/protocol.md` §14).
 //!
-//! A controller takes one step at a time. Each step names the state from which it was decided, so that the
-//! transaction in etcd can require exactly that state. Another controller may have acted between the read and
-//! the step.
+//! A controller takes one step at a time. Each step names the state from which it was decided, and the transaction in
+//! etcd fails if that state has changed. Another controller may have acted since the state was read.
 
 use std::collections::BTreeSet;
 
@@ -15,34 +14,35 @@ use crate::shard::{Row, Shard};
 /// One step in etcd.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The chain that the devices serve becomes the chain on record.
+    /// The chain that the devices serve becomes the plan in etcd.
     Adopt(Plan),
-    /// Writes the word *stopped* about a device with this last lease. `beside`: the member that continues.
+    /// Writes the word *stopped* about a device, if this lease is still the device's last lease. `beside`: the device
+    /// that continues.
     Stop {
         /// Id of the device.
         device: u32,
-        /// Number of its last lease.
+        /// Number of the device's last lease.
         lease: u64,
-        /// A device that holds everything and has a lease.
+        /// Id of a device that holds everything and has a lease.
         beside: u32,
     },
-    /// The remaining devices, or these devices and a spare, get new next hops.
+    /// The remaining devices get new next hops. If the plan has a spare, the spare is the last device.
     Wire(Plan),
     /// Writes the word *left out* about a device that was stopped.
     LeftOut {
         /// Id of the device.
         device: u32,
-        /// The epoch of a chain without the device.
+        /// The epoch of a served chain that does not contain the device.
         epoch: u32,
     },
 }
 
-/// The result of looking for the next step.
+/// Result of the search for the next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Advice {
     /// The step that must be taken.
     Do(Step),
-    /// Nothing can be done before the event that the text names.
+    /// The controller must wait for the event that the text names.
     Wait(String),
     /// Nothing needs to be done.
     Well,
@@ -66,9 +66,9 @@ fn is_stopped(shard: &Shard, id: u32) -> bool {
         .is_some_and(|row| row.word == Word::Stopped)
 }
 
-/// Returns the latest epoch that a device with a lease serves, or that the server has reported from its
-/// record. The chain of an epoch never changes. Until the chain is in etcd only the devices count, because
-/// only they know their next hops.
+/// Returns the chain of the latest epoch that is known. A device with a lease reports the epoch that it serves, and the
+/// server reports the epoch that its store has on record. The chain of an epoch never changes. Until etcd has a plan,
+/// only the devices' reports count, because only devices know their next hops.
 pub(crate) fn present(shard: &Shard) -> Option<Present<'_>> {
     let records = shard.rows.values().filter_map(alive);
     let served = records.map(|record| (record.epoch, &record.chain));
@@ -80,8 +80,8 @@ pub(crate) fn present(shard: &Shard) -> Option<Present<'_>> {
     Some(Present { epoch, chain })
 }
 
-/// Returns the next step. `may_stop` returns the number of a lease that ended long enough ago. `copies`: the wanted
-/// length of the chain, if it was set.
+/// Returns the next step. `may_stop` returns the number of the device's last lease, if that lease ended long enough
+/// ago. `copies`: the wanted length of the chain, if an operator has set one.
 pub fn advise(
     shard: &Shard,
     may_stop: impl Fn(u32) -> Option<u64>,
@@ -123,8 +123,8 @@ pub fn advise(
     }
 }
 
-/// Returns the plan for a new chain that is served: one that devices formed, that an operator made, or that
-/// the last plan required.
+/// Returns the plan for a new chain that is served. The devices formed this chain by themselves, an operator made it,
+/// or the last plan required it.
 fn adopt(shard: &Shard, before: Option<&Plan>, present: &Present<'_>) -> Advice {
     let record = |id: &u32| shard.rows.get(id)?.record.as_ref();
     let serving = |id: &u32| record(id).filter(|record| record.epoch == present.epoch);
@@ -167,8 +167,8 @@ fn adopt(shard: &Shard, before: Option<&Plan>, present: &Present<'_>) -> Advice 
     }))
 }
 
-/// Returns the step after a change of the serving server, if there are several: the last device must send to
-/// the new one. The members and the statement stay unchanged.
+/// Returns the step after another server has begun to serve: the last device must send to that server. The members and
+/// the statement of the plan stay unchanged.
 fn server_moved(shard: &Shard, plan: &Plan) -> Option<Step> {
     let there = shard.server.as_ref().filter(|_| shard.has_server());
     let moved = there.filter(|record| record.standby && record.address != plan.server)?;
@@ -178,8 +178,9 @@ fn server_moved(shard: &Shard, plan: &Plan) -> Option<Step> {
     }))
 }
 
-/// Returns the step for a device that was stopped and is not in the chain that is served. The plan must have no
-/// statement. In this case no statement about the device is expected, and a statement would not count in a later epoch.
+/// Returns the step for a device that was stopped and is not in the served chain. The plan must have no statement. If
+/// the plan has no statement, no statement about the device is awaited, and an old statement does not count in a later
+/// epoch.
 fn left_out(shard: &Shard, plan: &Plan, present: &Present<'_>) -> Option<Step> {
     let stopped = shard
         .rows
@@ -193,7 +194,7 @@ fn left_out(shard: &Shard, plan: &Plan, present: &Present<'_>) -> Option<Step> {
     })
 }
 
-/// Returns the step that notes that a device which joined has everything now.
+/// If a device that joined now holds everything, returns the step that notes this in the plan.
 fn noted(shard: &Shard, plan: &Plan) -> Option<Step> {
     let mut noted = plan.clone();
     for place in &mut noted.places {
@@ -203,16 +204,16 @@ fn noted(shard: &Shard, plan: &Plan) -> Option<Step> {
     (noted != *plan).then_some(Step::Adopt(noted))
 }
 
-/// Returns whether the chain of this plan is served, and no device is about to join or leave.
+/// Returns whether the chain of this plan is served, and no device is joining or leaving.
 pub(crate) fn is_settled(shard: &Shard, plan: &Plan) -> bool {
     let served = present(shard);
     let served = served.is_some_and(|now| now.epoch == plan.epoch && now.chain == plan.ids());
     served && plan.says.is_none() && !plan.joins
 }
 
-/// Returns whether the chain can continue without this device, as far as is known: the device is a member, no
-/// other device is about to join or leave, and another member that holds everything has a lease. This check
-/// only avoids a useless pause: a controller still decides whether the device is left out.
+/// Returns whether the chain can probably continue without this device: the device is a member, no other device is
+/// joining or leaving, and another member that holds everything has a lease. This check only avoids a useless pause: a
+/// controller decides later whether the device is left out.
 pub(crate) fn may_leave(shard: &Shard, device: u32) -> bool {
     let goes_on = |place: &Place| {
         let row = shard.rows.get(&place.id);
@@ -225,7 +226,7 @@ pub(crate) fn may_leave(shard: &Shard, device: u32) -> bool {
     })
 }
 
-/// Returns the step for a device whose lease is gone, if another member holds everything and has a lease.
+/// Returns the step for a device without a lease, if another member holds everything and has a lease.
 fn stop(
     shard: &Shard,
     plan: &Plan,
@@ -256,7 +257,7 @@ fn stop(
     })
 }
 
-/// Plans a chain of the remaining devices, if a device of the plan was stopped. `seen`: the chain of the
+/// Returns a plan with the remaining devices, if a device of the plan was declared stopped. `seen`: the chain of the
 /// plan's epoch is served.
 fn wire(shard: &Shard, plan: &Plan, members: &[u32], seen: bool) -> Option<Advice> {
     let stays = |place: &&Place| !is_stopped(shard, place.id);
@@ -276,8 +277,8 @@ fn wire(shard: &Shard, plan: &Plan, members: &[u32], seen: bool) -> Option<Advic
     let joiner = plan.joiner();
     let joins = joiner.is_some_and(|id| kept(&id));
     let says = if joiner.is_some() && !joins {
-        // It is unknown whether the device has joined. If it has, that happened in the next epoch. If not, no
-        // device is left out.
+        // It is unknown whether the device has joined. If the device has joined, the next epoch has begun. If the
+        // device has not joined, no device has to be left out.
         plan.epoch + 1
     } else if seen {
         plan.epoch
@@ -292,7 +293,8 @@ fn wire(shard: &Shard, plan: &Plan, members: &[u32], seen: bool) -> Option<Advic
     })))
 }
 
-/// Returns the step for a spare that is ready, if the chain is complete and shorter than it shall be.
+/// Returns the step that adds a spare that is ready, if all devices of the chain have leases and the chain is shorter
+/// than wanted.
 fn join(shard: &Shard, plan: &Plan, present: &Present<'_>, copies: Option<usize>) -> Option<Step> {
     let wanted = copies.unwrap_or(plan.copies).min(CHAIN_MAX);
     let serves = |place: &Place| {

@@ -1,10 +1,10 @@
-//! Checks the history that etcd keeps.
+//! Checks and compacts the history that etcd keeps.
 //!
-//! etcd keeps every value of a key until its history is *compacted*, and accepts no writes when its database
-//! has reached its quota. Each renewal of a lease is a new value. So either etcd compacts automatically
-//! (`--auto-compaction-retention`), or a controller does it if configured, because compaction affects all
-//! users of an etcd. A controller without that setting checks whether etcd compacts, and warns if it does
-//! not.
+//! etcd keeps every value of a key until its history is *compacted*. When the database of etcd has reached the quota,
+//! etcd accepts no writes. Each renewal of a lease writes a new value. So the history must be compacted: by etcd itself
+//! (`--auto-compaction-retention`), or by a controller with the setting for it. The setting is off by default, because
+//! compaction affects all users of an etcd. A controller without the setting checks whether etcd compacts, and warns if
+//! it does not.
 
 use std::collections::VecDeque;
 
@@ -13,28 +13,28 @@ use pmnet_proto::time::{Nanos, SECOND};
 
 use crate::etcd::{Etcd, EtcdError};
 
-/// Interval at which a controller that compacts notes the present revision, in nanoseconds.
+/// Interval at which a controller that compacts notes etcd's present revision, in nanoseconds.
 const NOTED_EVERY: Nanos = 60 * SECOND;
-/// How long a controller that compacts keeps the history, in nanoseconds.
+/// Length of the history that a controller keeps when it compacts, in nanoseconds.
 const KEPT: Nanos = 300 * SECOND;
-/// Interval of the checks of a controller that does not compact, in nanoseconds.
+/// Interval at which a controller that does not compact checks the history, in nanoseconds.
 const LOOKED_EVERY: Nanos = 600 * SECOND;
 /// Age of history that no user of an etcd should need, in nanoseconds.
 const OLD: Nanos = 3 * 3600 * SECOND;
-/// An etcd with this many revisions that was never compacted has no automatic compaction.
+/// An etcd that was never compacted is reported if it has at least this number of revisions.
 const MANY: u64 = 20_000;
 
 /// Checks the history that etcd keeps, or compacts it.
 #[derive(Debug)]
 pub struct History {
     compacts: bool,
-    /// Noted revisions with their times, oldest first.
+    /// Revisions that were noted, with their times, oldest first.
     noted: VecDeque<(Time, u64)>,
     next: Time,
 }
 
 impl History {
-    /// Makes a history that has seen nothing yet. `compacts`: the controller is configured to compact.
+    /// Makes a history without observations. `compacts`: the controller is configured to compact.
     #[must_use]
     pub const fn new(compacts: bool) -> History {
         History {
@@ -63,11 +63,11 @@ impl History {
         } else {
             look(then, etcd)
         };
-        // The controller reports elsewhere that etcd does not answer.
+        // If etcd does not answer, other code of the controller reports it.
         said.ok().flatten().or_else(|| filled(etcd))
     }
 
-    /// Notes the present revision. Returns the newest revision that is old enough, if there is such a revision.
+    /// Notes the present revision. Returns the newest noted revision that is at least `old`, if there is one.
     fn note(&mut self, now: Time, revision: u64, old: Nanos) -> Option<u64> {
         if revision > 0 {
             self.noted.push_back((now, revision));
@@ -80,7 +80,7 @@ impl History {
     }
 }
 
-/// Checks whether the history is compacted. Returns a text for the operator if it is not.
+/// Checks whether the history is compacted. If not, returns a text for the operator.
 fn look(then: Option<u64>, etcd: &mut Etcd) -> Result<Option<String>, EtcdError> {
     let many = etcd.revision() > MANY && etcd.keeps(1)?;
     let old = match then {

@@ -5,15 +5,15 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// Most devices of a chain.
+/// Maximum number of devices in a chain.
 pub(crate) const CHAIN_MAX: usize = 8;
 
-/// One device of the chain.
+/// A device of the chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// Id of the device.
     pub id: u32,
-    /// Address to which the device before it sends.
+    /// Address to which the device before this one sends.
     pub at: SocketAddr,
     /// The device was seen to hold everything that a head must hold.
     pub whole: bool,
@@ -24,16 +24,16 @@ pub struct Place {
 pub struct Plan {
     /// The epoch of the chain from which this plan was made.
     pub epoch: u32,
-    /// The epoch for which the head states that all members that are not in this plan are stopped (SHRINK): It is
-    /// `epoch` or the next epoch. `None`: it states nothing.
+    /// The epoch about which the head states (SHRINK) that all members of its chain that are not in this plan are
+    /// stopped. The epoch is `epoch` or the next epoch. `None`: the head states nothing.
     pub says: Option<u32>,
     /// The devices, head first.
     pub places: Vec<Place>,
-    /// The last device is no member of the chain of `epoch`, and is to join.
+    /// The last device of `places` is not a member of the chain of `epoch`: it is about to join.
     pub joins: bool,
     /// Address to which the last device sends.
     pub server: SocketAddr,
-    /// Length of the longest chain so far. Spares are taken up to this length.
+    /// Length of the longest chain so far. Spares join until the chain has this length.
     pub copies: usize,
 }
 
@@ -42,16 +42,17 @@ pub struct Plan {
 pub struct Order {
     /// The device's next hop.
     pub next: SocketAddr,
-    /// The id of the next hop, 0 for the server (`docs/spec/keys.md` §5); `None`: unknown to the sender of
-    /// the order.
+    /// The id of the next hop, 0 for the server (`docs/spec/keys.md` §5); `None`: the sender of the order does not know
+    /// the id.
     pub next_id: Option<u32>,
-    /// The device states that the members of this epoch's chain that are not on its path are stopped.
+    /// The epoch for which the device states that the members of its chain that are not on the device's path are
+    /// stopped.
     pub shrink: Option<u32>,
 }
 
 impl Order {
-    /// Returns whether a device that runs with this order must start again to follow `other`. The device's
-    /// statements need not be taken back, because they end with the epoch.
+    /// Returns whether a device that runs with this order must start again to follow `other`. A statement that `other`
+    /// does not repeat needs no restart, because statements expire with their epoch.
     #[must_use]
     pub fn is_to_become(self, other: Order) -> bool {
         let other_hop = self
@@ -65,7 +66,7 @@ impl Order {
 }
 
 impl Plan {
-    /// Returns the ids, head first.
+    /// Returns the ids of the devices, head first.
     #[must_use]
     pub fn ids(&self) -> Vec<u32> {
         self.places.iter().map(|place| place.id).collect()
@@ -116,7 +117,7 @@ mod tests {
         let plan = plan();
         let order = |id, port, shrink| {
             let next = SocketAddr::from(([10, 0, 0, 1], port));
-            // The server has port 99, and the port of each device is its id.
+            // In this test the server has port 99, and the port of each device is the device's id.
             let next_id = Some(u32::from(port) % 99);
             let wanted = Order {
                 next,

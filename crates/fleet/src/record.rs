@@ -16,16 +16,16 @@ use std::net::SocketAddr;
 use pmnet_proto::lease::Word;
 use serde::{Deserialize, Serialize};
 
-/// Longest name of a fleet, in bytes.
+/// Maximum length of a fleet's name, in bytes.
 const NAME_MAX: usize = 64;
 
-/// Name of the chain as it shall be.
+/// Name of the key with the wanted chain.
 pub(crate) const CHAIN: &str = "chain";
-/// Key of the server's record.
+/// Name of the key with the server's record.
 pub(crate) const SERVER: &str = "server";
 /// Name of the key that shows that the server is running.
 pub(crate) const SERVER_ALIVE: &str = "server-alive";
-/// Key of the wanted length of the chain.
+/// Name of the key with the wanted length of the chain.
 pub(crate) const COPIES: &str = "copies";
 
 /// The names of one shard's keys.
@@ -86,7 +86,7 @@ impl Names {
     }
 }
 
-/// A device, as it registered with its last lease.
+/// A device's record, as the device wrote it with its last lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberRecord {
     /// Address at which the device listens.
@@ -95,9 +95,9 @@ pub struct MemberRecord {
     pub log: String,
     /// Incarnation of the device's log.
     pub incarnation: u32,
-    /// The epoch that the device served; 0: it did not serve, and the lease only shows that it is running.
+    /// The epoch that the device served; 0: the device did not serve, and its lease only shows that it is running.
     pub epoch: u32,
-    /// Length of its leases, in seconds.
+    /// Length of the device's leases, in seconds.
     pub seconds: u64,
     /// The device's next hop.
     #[serde(default)]
@@ -105,10 +105,10 @@ pub struct MemberRecord {
     /// The devices of the chain of `epoch`, head first; empty if the device does not serve.
     #[serde(default)]
     pub chain: Vec<u32>,
-    /// The device holds everything that was acknowledged before `epoch` and is not applied.
+    /// The device holds every update that was acknowledged before `epoch` and is not applied.
     #[serde(default)]
     pub whole: bool,
-    /// The device may be taken for a chain that is shorter than it shall be.
+    /// The device is a spare: a controller may add it to a chain that is shorter than wanted.
     #[serde(default)]
     pub spare: bool,
     /// The epoch in which the device is ready to join; 0: it is not ready.
@@ -119,11 +119,11 @@ pub struct MemberRecord {
     pub status: Option<StatusRecord>,
 }
 
-/// A status port, by which other processes find it. While the key with the process's lease exists, this is the port of
-/// the present process; afterwards the port may be another one.
+/// The address of a status port, by which other processes find it. While the key with the process's lease exists, the
+/// record describes the running process. Afterwards the port may be another one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusRecord {
-    /// Address of the port: `HOST:PORT`, `unix:PATH`, `http://HOST:PORT` or `https://HOST:PORT`.
+    /// `HOST:PORT`, `unix:PATH`, `http://HOST:PORT` or `https://HOST:PORT`.
     pub at: String,
     /// The machine and its network namespace, if the port can only be reached from there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -142,7 +142,7 @@ pub struct ServerRecord {
     pub chain: Vec<u32>,
     /// Length of the leases that show that the server is running, in seconds.
     pub seconds: u64,
-    /// The server is one of several, of which one serves at a time. The chain sends to the serving one.
+    /// The server is one of several, of which one serves at a time. The chain sends to the server that serves.
     #[serde(default)]
     pub standby: bool,
     /// The status port of the server's process; `None`: the process has no such port.
@@ -150,11 +150,11 @@ pub struct ServerRecord {
     pub status: Option<StatusRecord>,
 }
 
-/// An operator's wish about a device. The wish decides nothing: the device returns its lease if it may, and the other
-/// steps follow from that.
+/// An operator's wish about a device. Only the device itself acts on the wish: it returns its lease, if the chain can
+/// continue without it. When the lease has ended, the controllers take their steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wish {
-    /// The device is to leave its chain, and must not be taken as a spare.
+    /// The device must leave its chain, and must not be used as a spare.
     pub leaves: bool,
 }
 
@@ -175,7 +175,7 @@ impl From<WordRecord> for Word {
     }
 }
 
-/// Returns the bytes of a record.
+/// Returns the bytes that etcd stores for a record.
 pub(crate) fn bytes(record: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(record).expect("records have no maps and no foreign types")
 }

@@ -1,9 +1,9 @@
 //! The agent of a server: it reports in etcd the chain that the store has on record, in a thread of its own
 //! (`docs/spec/protocol.md` §14).
 //!
-//! A server needs no lease to serve, because its records in the store fence it. The key with a lease only
-//! shows that the server is running. The server's report never becomes wrong, because the chain of an epoch
-//! never changes. So a step that comes late does no harm.
+//! A server needs no lease to serve, because its records in the store fence it. The key with a lease only shows that
+//! the server is running. The server's report never becomes wrong, because the chain of an epoch never changes. So a
+//! report that arrives late does no harm.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,21 +18,21 @@ use crate::etcd::{Etcd, Members, Put};
 use crate::record::{Names, ServerRecord, StatusRecord, bytes};
 use crate::shard::Shard;
 
-/// Renewals within the length of a lease.
+/// Number of renewals within the length of a lease.
 const RENEWALS: u64 = 3;
-/// Reads of the shard's state within the length of a lease.
+/// Number of times that the agent reads the shard's state within the length of a lease.
 const LOOKS: u64 = 16;
-/// Divisor of a lease's length that gives the longest time for a call of etcd.
+/// Divisor of a lease's length. The quotient is the longest time for a call to etcd.
 const CALLS: u64 = 6;
-/// A message about a state that lasts is repeated after this time.
+/// Time after which a message about a lasting state is repeated.
 const PATIENCE: Nanos = 5 * SECOND;
 
 /// Settings of a server's agent.
 #[derive(Clone, Debug)]
 pub struct ServerAgentConfig {
-    /// Members of etcd.
+    /// The members of the etcd cluster.
     pub members: Members,
-    /// The shard's keys.
+    /// Names of the shard's keys in etcd.
     pub names: Names,
     /// Address at which the server listens.
     pub address: SocketAddr,
@@ -48,7 +48,7 @@ pub struct ServerAgentConfig {
 #[derive(Debug)]
 pub struct Candidate {
     keeper: Keeper,
-    /// The process has not had a turn yet.
+    /// Whether this process has not served yet.
     begins: bool,
 }
 
@@ -64,7 +64,7 @@ impl Candidate {
         })
     }
 
-    /// Makes the candidate of a process whose turn is over.
+    /// Makes the agent of a process that has served, and has been replaced by another server.
     ///
     /// # Errors
     /// As [`Candidate::new`].
@@ -76,8 +76,8 @@ impl Candidate {
         })
     }
 
-    /// Takes the turn of the server that serves, if no other server has it. Returns whether the turn was
-    /// taken. **This only avoids that two servers begin**: the store decides who may write.
+    /// Tries to become the server that serves, if no other server does. Returns whether this server may begin. **This
+    /// only avoids that two servers begin together**: the store decides which server may write.
     ///
     /// # Errors
     /// A text: etcd does not answer.
@@ -85,8 +85,9 @@ impl Candidate {
         let keeper = &mut self.keeper;
         let shard = Shard::read(&mut keeper.etcd, &keeper.config.names)?;
         let address = shard.server.as_ref().map(|record| record.address);
-        // The server that had this address before has ended, unless it was this process. In that case another
-        // server has the turn, and has not reported its address yet.
+        // The record has this address. At the first start of this process, the server that wrote the record has ended.
+        // Later, this process may have written the record. In the second case another server serves, and has not
+        // reported its address yet.
         let ended = self.begins && address == Some(keeper.config.address);
         if shard.has_server() && !ended {
             return Ok(false);
@@ -100,7 +101,7 @@ impl Candidate {
     /// Starts the agent.
     ///
     /// # Errors
-    /// The operating system gives no thread.
+    /// The operating system cannot start a thread.
     pub fn start(self, words: Arc<ServerWords>) -> std::io::Result<ServerAgent> {
         let mut keeper = self.keeper;
         keeper.words = words.clone();
@@ -114,7 +115,7 @@ impl Candidate {
     }
 }
 
-/// A running agent. It ends when this value is dropped.
+/// A running agent. The agent ends when this value is dropped.
 #[derive(Debug)]
 pub struct ServerAgent {
     words: Arc<ServerWords>,
@@ -126,7 +127,7 @@ impl Drop for ServerAgent {
         self.words.finish();
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // A panic in the thread was already printed.
+            // The thread's panic message was already printed.
             let _ = thread.join();
         }
     }
@@ -139,9 +140,9 @@ struct Keeper {
     etcd: Etcd,
     clock: Clock,
     length: Nanos,
-    /// Name of this process.
+    /// Name of this process in etcd.
     process: String,
-    /// Time of the last renewal of its lease.
+    /// Time of the last renewal of this server's lease.
     renewed: Option<Time>,
     /// Time of the last message about a failure.
     said: Option<Time>,
@@ -180,8 +181,8 @@ impl Keeper {
         }
         let has_turn = shard.has_server() && shard.server_process == self.process.as_bytes();
         if self.config.standby && !has_turn {
-            // The turn is over even if no server has it now. Another server may have had a turn in the meantime, and
-            // may have changed the records.
+            // A standby without the turn stops serving even if no other server serves now. Another server may have
+            // served in the meantime, and may have changed the records.
             self.words.end_turn();
             return Err(
                 "PM2704 the turn of this server is over: another one has it now, or may have had it"
@@ -214,8 +215,8 @@ impl Keeper {
             if self.renewed.is_some_and(is_fresh) {
                 return Ok(());
             }
-            // Nothing is new. The lease is only information for operators and standby servers, so it needs no
-            // agreement and no new value.
+            // Nothing is new, so a keep-alive is enough. The lease of a server only informs operators and standby
+            // servers, so the members of etcd need not agree on the keep-alive.
             let lives = self.etcd.keep_alive(shard.server_lease);
             if lives.map_err(|error| error.to_string())? {
                 self.renewed = Some(now);
@@ -227,8 +228,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// Takes one step in etcd, if nothing has changed since it was read. A server that has not read its store
-    /// only reports that it is running.
+    /// Puts the server's report into etcd, if nothing has changed since the state was read. A server that has not read
+    /// its store only reports that it is running.
     fn claim(&mut self, shard: &Shard, record: &ServerRecord, knows: bool) -> Result<(), String> {
         let alive = self.alive()?;
         let names = &self.config.names;
@@ -255,7 +256,7 @@ impl Keeper {
         )
     }
 
-    /// Returns the report that this process is running, in a new lease.
+    /// Returns the key that shows that this process is running, attached to a new lease.
     fn alive(&mut self) -> Result<Put, String> {
         let lease = self.etcd.grant(self.config.seconds);
         Ok(Put {
@@ -280,8 +281,8 @@ impl Keeper {
     }
 }
 
-/// Returns the epoch that the server must end, if two conditions hold: the devices serve the chain of the plan in etcd,
-/// and this plan has a statement about the next epoch. A joining device that was lost would have begun that epoch.
+/// Returns the epoch that the server must end, under two conditions: the devices serve the chain of the plan in etcd,
+/// and this plan has a statement about the next epoch. If the lost device had joined, the next epoch would have begun.
 fn to_end(shard: &Shard, on_record: &OnRecord) -> Option<u32> {
     let plan = shard.plan.as_ref()?;
     let same = plan.epoch == on_record.epoch && plan.ids() == on_record.chain;
@@ -320,7 +321,7 @@ mod tests {
         };
         let here = on_record(4, &[7, 8]);
         assert_eq!(to_end(&of(&plan), &here), Some(4));
-        // The device has joined: that epoch has begun, and the statement is made in it.
+        // The device has joined. So the epoch has begun, and the head makes the statement in this epoch.
         assert_eq!(to_end(&of(&plan), &on_record(5, &[7, 8, 9])), None);
         assert_eq!(to_end(&of(&plan), &on_record(4, &[7, 8, 9])), None);
         assert_eq!(to_end(&Shard::default(), &here), None);

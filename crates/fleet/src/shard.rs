@@ -1,4 +1,4 @@
-//! State of one shard in etcd, at one moment.
+//! The state of one shard in etcd, at one moment.
 
 use std::collections::BTreeMap;
 
@@ -10,60 +10,60 @@ use crate::record::{
     CHAIN, COPIES, MemberRecord, Names, SERVER, SERVER_ALIVE, ServerRecord, Wish, WordRecord,
 };
 
-/// State of one device in etcd.
+/// The state of one device in etcd.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
-    /// The device's record with its last lease.
+    /// The record that the device wrote with its last lease.
     pub record: Option<MemberRecord>,
-    /// Number of the device's last lease; 0: it never had one.
+    /// Number of the device's last lease; 0: the device never had a lease.
     pub lease: u64,
-    /// The process that holds that lease, while it exists.
+    /// Name of the process that holds that lease, while the lease exists.
     pub process: Option<String>,
-    /// etcd's number of the lease; 0: the lease is gone.
+    /// etcd's number of the lease; 0: the lease has ended.
     pub lease_id: i64,
-    /// Revision of `process`; 0: the lease is gone.
+    /// Revision of the key that names `process`; 0: the lease has ended.
     pub(crate) alive: u64,
     /// The word about the device.
     pub word: Word,
-    /// Revision of the word; 0: there was none.
+    /// Revision of the key with the word; 0: the key does not exist.
     pub(crate) words: u64,
     /// The operator's wish about the device.
     pub wish: Wish,
-    /// Revision of the wish; 0: there was none.
+    /// Revision of the key with the wish; 0: the key does not exist.
     pub(crate) wishes: u64,
 }
 
 impl Row {
-    /// Returns whether the device has a lease, and is not declared stopped.
+    /// Returns whether the device has a lease, and was not declared stopped.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.alive != 0 && self.word != Word::Stopped
     }
 }
 
-/// All devices of a shard.
+/// The state of a shard: its devices, its plan and its server.
 #[derive(Clone, Debug, Default)]
 pub struct Shard {
     /// The devices by id.
     pub rows: BTreeMap<u32, Row>,
-    /// The chain as it shall be; `None`: no controller has written one yet.
+    /// The wanted chain; `None`: no controller has written a plan yet.
     pub plan: Option<Plan>,
-    /// Revision of the record with the plan; 0: there is none.
+    /// Revision of the key with the plan; 0: the key does not exist.
     pub(crate) plans: u64,
-    /// Record of the server; `None`: no server of this shard uses the fleet.
+    /// Record of the server; `None`: no server of this shard has `--fleet`.
     pub server: Option<ServerRecord>,
-    /// Revision of the server's record; 0: there is none.
+    /// Revision of the server's record; 0: the record does not exist.
     pub(crate) servers: u64,
     /// Revision of the key that shows that the server is running; 0: it is not running, or does not reach
     /// etcd.
     pub(crate) server_alive: u64,
-    /// The process of the running server.
+    /// Name of the server's process, while it is running.
     pub(crate) server_process: Vec<u8>,
     /// etcd's number of the lease that shows that the server is running.
     pub(crate) server_lease: i64,
     /// Number of devices that an operator wants in the chain; `None`: no operator has set one.
     pub copies: Option<usize>,
-    /// Revision of the wanted number; 0: there is none.
+    /// Revision of the key with the wanted number; 0: the key does not exist.
     pub(crate) copies_at: u64,
 }
 
@@ -87,10 +87,10 @@ impl Shard {
         Ok(shard)
     }
 
-    /// Reads the shard once. If one endpoint does not answer, asks the others.
+    /// Reads the shard once. If one endpoint does not answer, asks the other endpoints.
     ///
     /// # Errors
-    /// As [`Shard::read`]: the error of the last endpoint.
+    /// As for [`Shard::read`]. The error is that of the last endpoint.
     pub fn read_somewhere(etcd: &mut Etcd, names: &Names) -> Result<Shard, String> {
         for _ in 1..etcd.endpoints() {
             if let Ok(shard) = Shard::read(etcd, names) {

@@ -8,19 +8,19 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Longest file of keys, in bytes. Several thousand refused fronts fit.
+/// Maximum size of a key file in bytes. This size is enough for a list of several thousand refused fronts.
 const BYTES_MAX: u64 = 256 * 1024;
-/// The users besides the owner who may read a file.
+/// The users other than the owner who may read a key file.
 #[derive(Clone, Copy)]
 pub enum Readers {
-    /// Nobody.
+    /// No other user.
     Nobody,
-    /// The process's group: a secret that a container's platform mounts has no owner but root.
+    /// The process's group. If the platform of a container mounts a secret, its owner is always root.
     Group,
 }
 
 impl Readers {
-    /// Permissions that a file must not have.
+    /// Returns the permission bits that a file must not have.
     fn forbidden(self) -> u32 {
         match self {
             Readers::Nobody => 0o077,
@@ -29,22 +29,22 @@ impl Readers {
     }
 }
 
-/// Number of the user that can read every file.
+/// Number of root, the user that can read every file.
 const ROOT: u32 = 0;
 
-/// Error about a file of keys. Its text names the file, and never shows a key.
+/// Error about a key file. The text of the error names the file, and never contains a key.
 #[derive(Debug, thiserror::Error)]
 #[error("key file {}: {wrong}", path.display())]
 pub struct KeyFileError {
     path: PathBuf,
-    /// The fault.
+    /// The fault of the file.
     pub wrong: Wrong,
 }
 
-/// A fault of a file of keys.
+/// A fault of a key file.
 #[derive(Debug, thiserror::Error)]
 pub enum Wrong {
-    /// An error of the operating system.
+    /// The operating system returned an error.
     #[error("{0}")]
     System(io::Error),
     /// Other users could read or change the file.
@@ -52,37 +52,37 @@ pub enum Wrong {
         "others can read or change it (mode {mode:04o}): chmod 600 it. If they may have read it, make a new key (pmnet key new)"
     )]
     Open {
-        /// The file's mode.
+        /// The file's permission bits.
         mode: u32,
     },
-    /// Another user owns the file, and could read and change it.
+    /// Another user owns the file, and can therefore read and change it.
     #[error(
         "it belongs to user {owner}, and this process is user {own}: chown it to that user, or run this as user {owner}"
     )]
     Owner {
-        /// Number of the file's owner.
+        /// Number of the user who owns the file.
         owner: u32,
-        /// Number of the process's user.
+        /// Number of the user of this process.
         own: u32,
     },
     /// The path is a pipe, a folder or a device.
     #[error("it is no regular file: name a file that this process can read again at any time")]
     NoFile,
-    /// The file exists, and is not overwritten.
+    /// A file with this name exists, and is not overwritten.
     #[error("it exists already, and a key file is never overwritten: name a new file")]
     Exists,
-    /// The file is longer than any file of keys.
+    /// The file is longer than a key file can be.
     #[error("it has more than {BYTES_MAX} bytes: this is no key file")]
     Long,
-    /// The text is invalid. The message says where.
+    /// The text of the file is invalid. The message has the position.
     #[error("{0}")]
     Text(String),
-    /// The file belongs to this front, but must belong to devices and servers.
+    /// The file has the key of this front. Devices and servers need the file of a cluster.
     #[error(
         "it is the key of the front {0}; devices and servers need the key of the cluster (pmnet key new)"
     )]
     IsOfAFront(FrontName),
-    /// The file belongs to devices and servers, but must belong to a front.
+    /// The file has the key of a cluster. A front needs a file of its own.
     #[error(
         "it is the key of the cluster, which no front may have: make one for it (pmnet key front NAME)"
     )]
@@ -98,13 +98,14 @@ impl KeyFileError {
     }
 }
 
-/// Returns the text of a file. The mode is that of the file that was opened, not of its name.
+/// Reads the text of a file. The permissions that are checked are those of the opened file, even if its name now
+/// belongs to another file.
 pub fn read(path: &Path, readers: Readers) -> Result<String, KeyFileError> {
     read_private(path, readers).map_err(|wrong| KeyFileError::new(path, wrong))
 }
 
 fn read_private(path: &Path, readers: Readers) -> Result<String, Wrong> {
-    // A pipe would keep the process waiting until another one writes into it.
+    // Without this flag, a pipe would block the process until another process writes into it.
     let at_once = OFlags::NONBLOCK | OFlags::NOCTTY;
     let at_once = i32::try_from(at_once.bits()).expect("flags of open are an int");
     let mut options = OpenOptions::new();
@@ -125,7 +126,8 @@ fn read_private(path: &Path, readers: Readers) -> Result<String, Wrong> {
     String::from_utf8(bytes).map_err(|_| Wrong::Text("it is no text in UTF-8".into()))
 }
 
-/// Checks that only this process's user, `own`, root and `readers` can read a file, and only these two users change it.
+/// Checks the permissions and the owner of a file. Only root, the user `own` of this process and `readers` may be able
+/// to read it. Only root and `own` may be able to change it.
 fn is_private(mode: u32, owner: u32, own: u32, readers: Readers) -> Result<(), Wrong> {
     if mode & readers.forbidden() != 0 {
         let mode = mode & 0o7777;
@@ -138,7 +140,7 @@ fn is_private(mode: u32, owner: u32, own: u32, readers: Readers) -> Result<(), W
     }
 }
 
-/// Creates a file with this text. Its owner alone can read it.
+/// Creates a file with this text. Only the owner can read the file.
 pub fn create(path: &Path, text: &str) -> Result<(), KeyFileError> {
     let fault = |error: io::Error| {
         let wrong = match error.kind() {
@@ -153,22 +155,22 @@ pub fn create(path: &Path, text: &str) -> Result<(), KeyFileError> {
     let written = file
         .write_all(text.as_bytes())
         .and_then(|()| file.sync_all())
-        // The name of the file is stored in the folder. Without this sync, a power failure may leave the file
-        // without a name.
+        // The folder contains the name of the file. Without this sync, a power failure may leave the file without its
+        // name.
         .and_then(|()| File::open(folder_of(path))?.sync_all());
     written.map_err(|error| {
-        // An incomplete file of keys is of no use.
+        // An incomplete key file is removed, because it is of no use.
         let _ = std::fs::remove_file(path);
         fault(error)
     })
 }
 
-/// Replaces a file by one with this text, in one step. The file need not exist.
+/// Replaces a file, in one step, by a file with this text. The file need not exist before.
 pub fn replace(path: &Path, text: &str) -> Result<(), KeyFileError> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     let new = path.with_file_name(name);
-    // Removes a copy that an interrupted call left.
+    // Removes a copy that an interrupted call has left behind.
     match std::fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             return Err(KeyFileError::new(&new, Wrong::System(error)));

@@ -2,16 +2,16 @@
 
 use std::fmt;
 
-/// Longest name, in bytes.
+/// Maximum length of a name, in bytes.
 const BYTES_MAX: usize = 64;
 
-/// The name of a front: 1 to 64 letters, digits, `.`, `_` and `-`, without `.` or `-` at the beginning. So it
-/// can be part of a file name.
+/// The name of a front: 1 to 64 letters, digits, `.`, `_` and `-`. A name does not begin with `.` or `-`, so it can be
+/// a part of a file name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrontName(String);
 
 impl FrontName {
-    /// Makes a name of this text; `None` if the text is not allowed.
+    /// Makes a name from this text; `None` if the text is not a valid name.
     #[must_use]
     pub fn new(text: &str) -> Option<FrontName> {
         let usual = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);

@@ -1,11 +1,12 @@
 //! Bytes as hexadecimal digits.
 
-/// Returns the digits of these bytes.
+/// Returns the hexadecimal digits of these bytes.
 pub fn written(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Returns the bytes for these hexadecimal digits; `None` if their number is not exactly right.
+/// Returns the bytes that these hexadecimal digits represent; `None` if the text has other
+/// characters or another length.
 pub fn read<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digits = text.as_bytes();
     if digits.len() != 2 * N || !digits.iter().all(u8::is_ascii_hexdigit) {

@@ -1,9 +1,9 @@
-//! Files of keys (`docs/spec/keys.md` §2): the file of a cluster, for devices and servers, and the file of a
-//! front or a program.
+//! Key files (`docs/spec/keys.md` §2). There are two kinds: the file of a cluster, for devices and servers, and the
+//! file of a front or a program.
 //!
-//! Invariants: a file that other users can read is refused; a warning would not be enough. No error, and no
-//! `Debug`, shows a key. Only a copy overwrites a file.
-//! Not allowed here: knowing a role or a flag, making a MAC.
+//! Invariants: a file that other users can read is refused; a warning would not be enough. No error and no `Debug`
+//! output contains a key. An existing file is overwritten only by a copy. Not allowed here: knowledge of a role or a
+//! flag, and making a MAC.
 
 mod file;
 mod front_name;
@@ -19,68 +19,69 @@ pub use front_name::FrontName;
 pub use hex::written as key_text;
 pub use text::{id_text, refused_text};
 
-/// Content of a file of keys.
+/// The contents of a key file.
 #[derive(Clone, Debug)]
 pub enum KeyFile {
-    /// For devices and servers.
+    /// The keys of devices and servers.
     Cluster(Cluster),
-    /// For one front, or one program.
+    /// The key of a front or a program.
     Front(Front),
 }
 
-/// Keys of a cluster.
+/// The keys of a cluster.
 #[derive(Clone, Debug)]
 pub struct Cluster {
-    /// The key under which devices and servers send.
+    /// The key with which devices and servers send.
     pub present: ClusterKey,
-    /// A second key that they accept, during a rollover.
+    /// A second key that devices and servers accept while the key is being replaced.
     pub other: Option<ClusterKey>,
-    /// Fronts that they refuse.
+    /// The fronts that devices and servers refuse.
     pub refused: Vec<Refused>,
 }
 
-/// A front that is refused.
+/// One refused front.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// The front with this name, under each of the keys.
+    /// The front with this name, whichever of the cluster's keys its own key was derived from.
     Name(FrontName),
-    /// The front with this id.
+    /// The front key with this id.
     Id(FrontId),
 }
 
-/// The key of a front.
+/// The key of a front, with its name.
 #[derive(Clone, Debug)]
 pub struct Front {
-    /// The front's name, for texts.
+    /// The front's name, for messages.
     pub name: FrontName,
     /// The front's key and id.
     pub key: FrontKey,
 }
 
 impl KeyFile {
-    /// Reads a file of keys.
+    /// Reads a key file.
     ///
     /// # Errors
-    /// The file cannot be read, other users can read it, or it is no file of keys.
+    /// The file cannot be read, other users can read it, or it is not a key file.
     pub fn read(path: &Path) -> Result<KeyFile, KeyFileError> {
         understood(path, file::Readers::Nobody)
     }
 
-    /// Copies a file, and replaces `to`. Only the file's owner can read the copy; the group of `from` may be able to
-    /// read `from`. Returns the content of both files.
+    /// Copies a key file, and replaces `to`. The group of `from` may be able to read `from`. Only the owner of the copy
+    /// can read the copy. Returns the contents.
     ///
     /// # Errors
-    /// As [`KeyFile::read`] if users outside of that group can read the file, or `to` cannot be written.
+    /// `from` cannot be read, users outside its group can read it, it is not a key file, or `to` cannot be written.
     pub fn copy(from: &Path, to: &Path) -> Result<KeyFile, KeyFileError> {
         let keys = understood(from, file::Readers::Group)?;
         file::replace(to, &text::written(&keys))?;
         Ok(keys)
     }
 
-    /// Creates a file with these keys, which only its owner can read. When this returns, the file is durable.
+    /// Creates a file with these keys. Only the owner can read the file. When this function returns, the file is
+    /// durable.
     ///
     /// # Errors
-    /// A file of this name exists, or the file cannot be written.
+    /// A file with this name exists, or the file cannot be written.
     pub fn create(&self, path: &Path) -> Result<(), KeyFileError> {
         file::create(path, &text::written(self))
     }
@@ -106,10 +107,10 @@ impl Cluster {
         })
     }
 
-    /// Reads the file of a cluster.
+    /// Reads the key file of a cluster.
     ///
     /// # Errors
-    /// As [`KeyFile::read`], or it is the file of a front.
+    /// As for [`KeyFile::read`]; or the file is that of a front.
     pub fn read(path: &Path) -> Result<Cluster, KeyFileError> {
         match KeyFile::read(path)? {
             KeyFile::Cluster(cluster) => Ok(cluster),
@@ -117,7 +118,7 @@ impl Cluster {
         }
     }
 
-    /// Derives the key of a front of this cluster.
+    /// Derives the key of a front with this name from the cluster's key.
     #[must_use]
     pub fn front(&self, name: FrontName) -> Front {
         let id = self.present.front_id(name.as_str().as_bytes());
@@ -125,7 +126,7 @@ impl Cluster {
         Front { name, key }
     }
 
-    /// Returns these keys in the form that the machines use.
+    /// Returns these keys in the form that the protocol's machines use.
     #[must_use]
     pub fn keys(&self) -> ClusterKeys {
         let accepted = || [self.present].into_iter().chain(self.other);
@@ -144,17 +145,16 @@ impl Cluster {
 }
 
 impl Front {
-    /// Returns the fingerprint of the cluster key from which this key is derived
-    /// ([`ClusterKey::fingerprint`]).
+    /// Returns the fingerprint of the cluster key from which this front key was derived ([`ClusterKey::fingerprint`]).
     #[must_use]
     pub fn cluster(&self) -> u32 {
         u32::try_from(self.key.id().get() >> 32).expect("a half of 64 bits")
     }
 
-    /// Reads the file of a front.
+    /// Reads the key file of a front.
     ///
     /// # Errors
-    /// As [`KeyFile::read`], or it is the file of a cluster.
+    /// As for [`KeyFile::read`]; or the file is that of a cluster.
     pub fn read(path: &Path) -> Result<Front, KeyFileError> {
         match KeyFile::read(path)? {
             KeyFile::Front(front) => Ok(front),

@@ -162,7 +162,7 @@ fn another_text_is_refused_and_its_key_is_not_shown() {
     assert!(!format!("{:?}", Cluster::draw().unwrap()).contains("key: ["));
 }
 
-/// A key at a wrong place of the file: a parser's message would quote it.
+/// The key stands at a wrong place of the file. A parser's message would quote the key.
 #[test]
 fn an_error_quotes_nothing_of_the_file() {
     let digits = "31415926535897932384626433832795";
@@ -216,7 +216,7 @@ fn a_key_of_zeros_is_refused() {
     }
 }
 
-/// A pipe without a writer keeps no process waiting.
+/// A pipe without a writer must not block the process.
 #[test]
 fn what_is_no_regular_file_is_refused_at_once() {
     let folder = tempfile::tempdir().unwrap();
@@ -237,7 +237,7 @@ fn what_is_no_regular_file_is_refused_at_once() {
     }
 }
 
-/// The file's owner could read and change the key of a process of root.
+/// The owner of the file could read and change the key of a process that runs as root.
 #[test]
 fn a_file_of_another_user_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -251,7 +251,8 @@ fn a_file_of_another_user_is_refused() {
             let wrong = KeyFile::read(&path).unwrap_err().wrong;
             assert!(matches!(wrong, Wrong::Owner { .. }), "{wrong}");
         }
-        // Only root can change the owner of a file, and only root can read files of others.
+        // Only root can change the owner of a file, and only root can read the files of other
+        // users.
         Err(error) => assert_ne!(own, 0, "{error}"),
     }
 }
@@ -260,7 +261,7 @@ fn a_file_of_another_user_is_refused() {
 fn a_copy_of_what_a_group_can_read_is_for_its_owner_alone_and_takes_the_place_of_an_older_one() {
     let folder = tempfile::tempdir().unwrap();
     let (mounted, own) = (folder.path().join("mounted"), folder.path().join("c.key"));
-    // A copy that an interrupted call left.
+    // An interrupted call has left this copy behind.
     std::fs::write(folder.path().join("c.key.new"), "half").unwrap();
     for _ in 0..2 {
         let cluster = Cluster::draw().unwrap();

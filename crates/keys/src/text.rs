@@ -1,11 +1,11 @@
-//! The text of a file of keys: TOML.
+//! The text of a key file, which is TOML.
 
 use crate::file::Wrong;
 use crate::{Cluster, Front, FrontName, KeyFile, Refused, hex};
 use pmnet_wire::{ClusterKey, FrontId, FrontKey, KEY_BYTES};
 use serde::{Deserialize, Serialize};
 
-/// Prefix of an id in the list of refused fronts. No name begins with it.
+/// Prefix of an id in the list of refused fronts. A name cannot begin with this prefix.
 const ID: &str = "id:";
 
 const OF_CLUSTER: &str = "\
@@ -18,7 +18,7 @@ const OF_FRONT: &str = "\
 
 /// Fields that a file must have.
 const NEEDED: [&str; 4] = ["kind", "key", "name", "id"];
-/// Beginnings of the parser's messages, and their replacements.
+/// The beginnings of the parser's messages, each with its replacement.
 const FAULTS: [(&str, &str); 3] = [
     ("unknown field", "a name that no key file has"),
     (
@@ -28,7 +28,7 @@ const FAULTS: [(&str, &str); 3] = [
     ("invalid type", "a value that is no text in quotes"),
 ];
 
-/// The fields of a file.
+/// The fields of a key file.
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 enum Written {
@@ -67,8 +67,7 @@ pub fn understand(text: &str) -> Result<KeyFile, Wrong> {
     }
 }
 
-/// Returns the parser's complaint in pmnet's own words, because the parser's message and the line may show a
-/// key.
+/// Returns the parser's error in pmnet's own words, because the parser's message may quote a line with a key.
 fn fault(message: &str) -> String {
     let missing = |name: &&&str| message == format!("missing field `{name}`");
     if let Some(name) = NEEDED.iter().find(missing) {
@@ -101,7 +100,7 @@ fn cluster(key: &str, accept: Option<&str>, refused: &[String]) -> Result<Cluste
     })
 }
 
-/// Parses an entry of the list of refused fronts. `number`: its position in the list, counted from 1.
+/// Parses an entry in the list of refused fronts. `number`: the position of the entry, counted from 1.
 fn refused_front(number: usize, text: &str) -> Result<Refused, Wrong> {
     let found = match text.strip_prefix(ID) {
         Some(digits) => id(digits).map(Refused::Id),
@@ -142,12 +141,12 @@ fn id(digits: &str) -> Option<FrontId> {
     hex::read(digits).and_then(|bytes| FrontId::new(u64::from_be_bytes(bytes)))
 }
 
-/// Returns a front's id as digits.
+/// Returns a front's id as hexadecimal digits.
 pub fn id_text(id: FrontId) -> String {
     hex::written(&id.get().to_be_bytes())
 }
 
-/// Returns the text of a file with these keys.
+/// Returns the text of a key file with these keys.
 pub fn written(file: &KeyFile) -> String {
     let (head, body) = match file {
         KeyFile::Cluster(cluster) => (
@@ -171,7 +170,7 @@ pub fn written(file: &KeyFile) -> String {
     format!("{head}{body}")
 }
 
-/// Returns an entry of the list of refused fronts as text.
+/// Returns the text of an entry in the list of refused fronts.
 pub fn refused_text(refused: &Refused) -> String {
     match refused {
         Refused::Name(name) => name.to_string(),

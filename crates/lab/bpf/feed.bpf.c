@@ -2,14 +2,14 @@
 /*
  * Measures the cost of one packet in the pipeline (`pmnet-lab bench pipeline`).
  *
- * User space prepares packets and runs feed_pipeline on one frame, many times in one system call.
- * Each run copies the next prepared packet into the frame and tail-calls the pipeline: the same
- * program that is attached to an interface. feed_nothing does the same and tail-calls a program
- * that does nothing. The difference is the cost of the pipeline.
+ * User space prepares packets, and runs feed_pipeline on one frame, many times in one system call. Each run
+ * copies the next prepared packet into the frame and tail-calls the pipeline, which is the same program as at an
+ * interface. feed_nothing also copies each packet, and tail-calls a program that does nothing. The difference of
+ * the two times is the cost of the pipeline.
  *
- * Invariants: each prepared packet is fed once, in order, regardless of the changes that the
- * previous run made to the frame. Loader: crates/lab/src/xdp/feeder.rs. Spec: docs/spec/pipeline.md
- * §3. May not: interpret the contents of a packet.
+ * Invariant: each prepared packet is fed once, in order; changes that a run makes to the frame do not affect the
+ * next run. Loader: crates/lab/src/xdp/feeder.rs. Spec: docs/spec/pipeline.md §3. The program must not interpret
+ * the contents of a packet.
  */
 #include <stdbool.h>
 
@@ -48,7 +48,7 @@ struct {
 	__type(value, __u32);
 } pm_targets SEC(".maps");
 
-/* Copies the next packet into the frame; false if there is no next packet, or if it does not fit. */
+/* Copies the next packet into the frame. Returns false if no packet is left, or if the packet does not fit. */
 static __always_inline bool feed(struct xdp_md *ctx)
 {
 	__u32 zero = 0, *next = bpf_map_lookup_elem(&pm_next, &zero), length;
@@ -62,12 +62,12 @@ static __always_inline bool feed(struct xdp_md *ctx)
 	length = packet->length;
 	if (length < ETH_HLEN || length > sizeof(packet->frame))
 		return false;
-	/* The frame is first cut down to ETH_HLEN, so that the cost does not depend on the length that the last run left. */
+	/* The frame is first cut to ETH_HLEN, so that the cost does not depend on the length of the previous packet. */
 	if (bpf_xdp_adjust_tail(ctx, ETH_HLEN - (int)(ctx->data_end - ctx->data)) ||
 	    bpf_xdp_adjust_tail(ctx, (int)length - ETH_HLEN) ||
 	    bpf_xdp_store_bytes(ctx, 0, packet->frame, length))
 		return false;
-	/* An atomic add is a full barrier: by now the packet is in the cache, as after DMA. */
+	/* An atomic add is a full barrier. After the add, the packet is in the cache, as a packet is after DMA. */
 	__sync_fetch_and_add(next, 1);
 	return true;
 }

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT
 /*
- * Three programs without state.
+ * Three XDP programs without state.
  *
- * reflect: sends every IPv4 UDP datagram to a port of pmnet's range back to its sender; the
+ * reflect: sends every IPv4 UDP datagram to a port of pmnet's range back to its sender. This program is the
  * baseline of measurements.
  *
- * cross: takes every IPv4 UDP datagram from or to a port of pmnet's range, and sends the datagram unchanged out at
- * another interface. A machine between two others cannot do less work.
+ * cross: takes every IPv4 UDP datagram from or to a port of pmnet's range, and sends the datagram unchanged
+ * through another interface. A machine between two others cannot do less work.
  *
- * pass: passes everything. A veth accepts packets that its peer sends by XDP_TX only if the veth
- * has a program itself.
+ * pass: passes every packet to the network stack. A veth accepts packets that its peer sends by XDP_TX only if the
+ * veth itself has an XDP program.
  *
- * Loader: crates/lab/src/xdp/plain.rs. May not: keep state, or interpret the contents of a datagram.
+ * Loader: crates/lab/src/xdp/plain.rs. The programs must not keep state, and must not interpret the contents of a
+ * datagram.
  */
 #include <stdbool.h>
 
@@ -23,13 +24,14 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-/* Set by the loader; host byte order. */
+/* The first port of pmnet's range. The loader sets the port, in host byte order. */
 const volatile __u16 pm_port_first;
 const volatile __u16 pm_port_last;
-/* The interface at which cross sends. */
+/* Index of the interface through which cross sends. */
 const volatile __u32 pm_other;
 
-/* Finds the headers of an IPv4 UDP datagram without IP options; false if the frame is no such datagram. */
+/* Finds the headers of an IPv4 UDP datagram without IP options. Returns false if the frame is not such a
+ * datagram. */
 static __always_inline bool find(struct xdp_md *ctx, struct ethhdr **eth, struct iphdr **ip, struct udphdr **udp)
 {
 	void *end = (void *)(long)ctx->data_end;

@@ -1,11 +1,11 @@
-//! The one clock of the tools: `CLOCK_MONOTONIC` in nanoseconds.
+//! The only clock of the tools: `CLOCK_MONOTONIC`, in nanoseconds.
 //!
 //! All processes of one machine share this clock, so histories of several load generators can be
 //! compared. The clock never goes backwards, and a jump of the wall clock does not change it.
 
 use std::time::Duration;
 
-/// Nanoseconds of the machine's monotonic clock.
+/// Returns the present time of the monotonic clock, in nanoseconds.
 #[must_use]
 pub fn now_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -14,7 +14,7 @@ pub fn now_ns() -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
 }
 
-/// A duration in nanoseconds, saturating (585 years fit).
+/// Converts a duration to nanoseconds. Durations of more than 585 years become the maximum.
 #[must_use]
 pub fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)

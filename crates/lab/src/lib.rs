@@ -1,9 +1,9 @@
 //! Tools that test, measure and show pmnet.
 //!
 //! Purpose: start, load, kill, check and measure the real processes. Invariants: every wait has a
-//! deadline; a verdict about data comes from a reader that asks the database directly. May not:
-//! contain protocol, or be needed by the product. Only `wire`, `proto` and `device` interpret
-//! packets.
+//! deadline; a verdict about data comes from a reader that asks the database directly. This crate
+//! must not contain code of the protocol: only `wire`, `proto` and `device` interpret packets. The
+//! product must not depend on this crate.
 
 pub mod attack;
 pub mod bench;

@@ -1,10 +1,10 @@
-//! `pmnet-lab resp-limit`: a server that answers every `SET` and `GET` at once and keeps nothing.
+//! `pmnet-lab resp-limit`: a server that answers every `SET` and `GET` at once and stores nothing.
 //!
-//! Purpose: an upper bound for any server of the Redis protocol on a machine, with the same client.
-//! A real server also reads commands and writes replies; all its other work is additional. One
-//! thread works in turns: it reads all waiting commands, then writes to each client once. With many
-//! clients, each client therefore also receives several replies at a time. The thread sleeps when
-//! no command waits, unless it was told to poll for a while. This server must not be mistaken for a database.
+//! Purpose: an upper bound for any server of the Redis protocol, on the same machine and with the same client. A real
+//! server also reads commands and writes replies, and does other work in addition. One thread works in turns: it reads
+//! all waiting commands, and then writes to each client once. So with many clients, each client often receives several
+//! replies at a time. The thread sleeps when no command waits, unless an option makes it poll for a while. This server
+//! is not a database.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -21,13 +21,13 @@ use pmnet_resp::{Arguments, RequestLimits, write_bulk, write_error, write_header
 const COMMAND_BYTES_MAX: usize = 64 << 20;
 /// Maximum size of the value that answers a `GET`, in bytes.
 pub const VALUE_BYTES_MAX: usize = 16 << 20;
-/// Maximum number of connections at a time; a further one is closed.
+/// Maximum number of connections at a time. Further connections are closed.
 const CONNECTIONS_MAX: usize = 10_000;
-/// Number of bytes that are read at once.
+/// Maximum number of bytes that one call reads.
 const READ_BYTES: usize = 64 * 1024;
-/// If a client leaves this many bytes of replies unread, the server reads no further commands of this client.
+/// Number of unread bytes of replies from which on the server reads no further commands of a client.
 const UNREAD_BYTES_MAX: usize = 4 << 20;
-/// Number of events that are taken from the operating system at once.
+/// Maximum number of events that one poll returns.
 const EVENTS_MAX: usize = 1024;
 
 const LISTENER: Token = Token(0);
@@ -35,42 +35,42 @@ const WAKER: Token = Token(1);
 /// Token of the first connection.
 const FIRST: usize = 2;
 
-/// A server that listens; [`Limit::run`] serves.
+/// A server that listens. [`Limit::run`] makes the server serve.
 pub struct Limit {
     poll: Poll,
-    /// The waker is kept here as well, because a wake-up is lost with the last handle to its waker.
+    /// This field keeps the waker alive, because a wake-up is lost when the last handle to its waker is dropped.
     waker: Arc<Waker>,
     listener: TcpListener,
     connections: Vec<Option<Connection>>,
     free: Vec<usize>,
-    /// Clients to which the server writes when it has read all waiting commands.
+    /// Clients to which the server must write after it has read all waiting commands.
     dirty: Vec<usize>,
     spin: Duration,
     answers: Answers,
     scratch: Vec<u8>,
 }
 
-/// One client.
+/// The connection of one client.
 struct Connection {
     stream: TcpStream,
     parser: Parser,
-    /// Received bytes, from the start of the first incomplete command.
+    /// Received bytes, beginning with the first incomplete command.
     input: Vec<u8>,
     output: Vec<u8>,
 }
 
-/// The prepared replies.
+/// The replies, which are prepared at the start.
 struct Answers {
     /// The reply to every `GET`.
     value: Vec<u8>,
 }
 
 impl Limit {
-    /// Listens. Every `GET` will be answered with `value_bytes` bytes. After activity the thread
-    /// polls for `spin` without sleeping.
+    /// Binds a server to an address. The server will answer every `GET` with `value_bytes` bytes. After activity, the
+    /// server's thread polls for `spin` without sleeping.
     ///
     /// # Errors
-    /// Fails if the server cannot listen at this address, or the system has no poll handle.
+    /// Fails if the server cannot listen at this address, or if the system gives no poll handle.
     pub fn bind(listen: SocketAddr, value_bytes: usize, spin: Duration) -> anyhow::Result<Limit> {
         let mut listener =
             TcpListener::bind(listen).with_context(|| format!("cannot listen on {listen}"))?;
@@ -102,7 +102,7 @@ impl Limit {
         self.listener.local_addr()
     }
 
-    /// Returns a handle that ends [`Limit::run`] from any thread.
+    /// Returns a handle with which any thread can end [`Limit::run`].
     #[must_use]
     pub fn stopper(&self) -> Arc<Waker> {
         Arc::clone(&self.waker)
@@ -111,7 +111,7 @@ impl Limit {
     /// Serves until the server is stopped.
     ///
     /// # Errors
-    /// Fails if the sockets cannot be polled. An error of one connection ends only that connection.
+    /// Fails if the sockets cannot be polled. An error of a single connection ends only this connection.
     pub fn run(&mut self) -> anyhow::Result<()> {
         let mut events = Events::with_capacity(EVENTS_MAX);
         let mut active = Instant::now();
@@ -137,7 +137,7 @@ impl Limit {
     }
 
     fn accept(&mut self) {
-        // An error means that no connection is waiting, or that one client has already gone.
+        // An error means that no connection is waiting, or that a client has already closed its connection.
         while let Ok((mut stream, _)) = self.listener.accept() {
             if self.free.is_empty() && self.connections.len() < CONNECTIONS_MAX {
                 self.free.push(self.connections.len());
@@ -159,7 +159,7 @@ impl Limit {
         }
     }
 
-    /// `closed`: the client sends nothing beyond the bytes that have arrived.
+    /// Reads a client's commands. `closed`: the client will send no more bytes.
     fn take_in(&mut self, index: usize, closed: bool) {
         let Some(Some(connection)) = self.connections.get_mut(index) else {
             return;
@@ -185,7 +185,7 @@ impl Limit {
     }
 }
 
-/// The connection cannot be used any more.
+/// The connection is no longer usable.
 struct Ended;
 
 impl Connection {
@@ -201,7 +201,7 @@ impl Connection {
         }
     }
 
-    /// Reads and answers until the socket is empty, or the client leaves too many replies unread.
+    /// Reads and answers until the socket is empty, or until the client has too many unread replies.
     fn take_in(
         &mut self,
         closed: bool,
@@ -212,7 +212,7 @@ impl Connection {
             if self.output.len() > UNREAD_BYTES_MAX {
                 self.flush()?;
                 if self.output.len() > UNREAD_BYTES_MAX {
-                    // When the client can take more, an event calls this function again.
+                    // When the client can receive more, an event calls this function again.
                     return Ok(());
                 }
             }
@@ -228,15 +228,15 @@ impl Connection {
                 self.flush()?;
                 return Err(Ended);
             }
-            // A short read has emptied the socket, and the next byte is a new event; but the end of
-            // the stream may have come with this read.
+            // A read that does not fill the buffer has emptied the socket, and the next byte causes a new event. But
+            // the end of the stream may have arrived together with these bytes.
             if count < scratch.len() && !closed {
                 return Ok(());
             }
         }
     }
 
-    /// Answers all complete commands; returns false if the input is no command.
+    /// Answers all complete commands. Returns false if the input is not a command.
     fn answer(&mut self, answers: &Answers) -> bool {
         let mut at = 0;
         loop {
@@ -248,7 +248,7 @@ impl Connection {
                 }
                 Ok(Status::Complete) => {
                     let arguments = self.parser.arguments(rest);
-                    // An empty line is no command.
+                    // An empty line is not a command.
                     if !arguments.is_empty() {
                         answers.to(&arguments, &mut self.output);
                     }
@@ -288,7 +288,7 @@ impl Answers {
         } else if command.is(0, "PING") {
             out.extend_from_slice(b"+PONG\r\n");
         } else if command.is(0, "CONFIG") {
-            // redis-benchmark asks for some settings before it begins.
+            // redis-benchmark reads some settings before it begins.
             write_header(out, 0);
         } else {
             write_error(
@@ -306,7 +306,7 @@ mod tests {
 
     const CALL_MAX: Duration = Duration::from_secs(10);
 
-    /// Runs `work` with a client of a server that answers reads with five bytes.
+    /// Runs `work` with a client of a server whose `GET` returns five bytes.
     fn with_client(work: impl FnOnce(&mut Client)) {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut limit = Limit::bind(any, 5, Duration::from_micros(50)).unwrap();
@@ -333,7 +333,7 @@ mod tests {
             for other in [&["INCR", "k"][..], &["SET", "k"], &["GET"]] {
                 assert!(matches!(client.call(other).unwrap(), Reply::Error(_)));
             }
-            // The data is more than one read takes, in both directions.
+            // In both directions the data exceeds what one read takes.
             let filler = vec![b'y'; 3_000];
             let mut commands = Vec::new();
             for _ in 0..100 {

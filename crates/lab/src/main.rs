@@ -1,4 +1,4 @@
-//! The pmnet-lab binary; everything is in the library.
+//! The binary pmnet-lab. All its code is in the library.
 
 use std::process::ExitCode;
 

@@ -1,6 +1,6 @@
 //! A small blocking RESP2 client with deadlines, for the load generator, the checkers, the harness and the demo.
 //!
-//! Invariant: every call of [`Client`] ends by its timeout.
+//! Invariant: every call of [`Client`] ends within its timeout.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,16 +10,16 @@ use pmnet_resp::ReplyLimits;
 use pmnet_resp::value::ValueError;
 pub use pmnet_resp::{Reply, write_command};
 
-/// Limits of a server's reply: its strings may be as long as those of Redis.
+/// Limits of a reply. Strings may be as long as Redis allows.
 const REPLIES: ReplyLimits = ReplyLimits {
     line_bytes: 64 * 1024,
     bulk_bytes: 512 * 1024 * 1024,
     reply_bytes: usize::MAX,
 };
-/// Number of bytes that are read from the socket at once.
+/// Maximum number of bytes that one call reads from the socket.
 const READ_BYTES: usize = 64 * 1024;
 
-/// The reason why a call brought no reply.
+/// The reason why a call returned no reply.
 #[derive(Debug, thiserror::Error)]
 pub enum RespError {
     /// The bytes are not RESP2.
@@ -31,21 +31,20 @@ pub enum RespError {
     /// The peer closed the connection.
     #[error("connection closed by the server")]
     Closed,
-    /// The server answered with an error where the caller wanted data.
+    /// The server answered with an error, but the caller needs data.
     #[error("the server answered: {0}")]
     Server(String),
 }
 
-/// Parses one reply from the start of `bytes`. Returns the reply and its length, or `None` if it is
-/// incomplete.
+/// Parses one reply at the start of `bytes`. Returns the reply and its length; `None` if the reply is incomplete.
 ///
 /// # Errors
-/// Fails if the bytes are no reply: [`RespError::Protocol`].
+/// Fails if the bytes are not a reply: [`RespError::Protocol`].
 pub fn parse(bytes: &[u8]) -> Result<Option<(Reply, usize)>, RespError> {
     Ok(Reply::parse(bytes, &REPLIES)?)
 }
 
-/// A blocking connection; every call ends by the timeout that was given to [`Client::connect`].
+/// A blocking connection. Every call ends within the timeout that [`Client::connect`] got.
 #[derive(Debug)]
 pub struct Client {
     stream: TcpStream,
@@ -54,7 +53,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects; `timeout` bounds the connect and each later call as a whole.
+    /// Connects. `timeout` limits the connect, and the whole of each later call.
     ///
     /// # Errors
     /// Fails if the socket cannot be connected.
@@ -90,7 +89,7 @@ impl Client {
         }
     }
 
-    /// Sends several commands (already in RESP) in one write, and returns their replies in order.
+    /// Sends several commands, which are already in RESP, with one write. Returns their replies in order.
     ///
     /// # Errors
     /// Fails if the call failed: [`RespError`]. The connection must not be used again.

@@ -1,5 +1,5 @@
-//! `pmnet-lab bench redis` with very few measurements: every row, mix and pipeline is in the
-//! result, and no processes or networks remain. The test checks no times.
+//! Runs `pmnet-lab bench redis` with very few measurements. The result must have every row, mix and
+//! pipeline, and no processes or networks may remain. The test checks no times.
 
 #[path = "../../../tests/shared/skip.rs"]
 mod skip;
@@ -13,7 +13,7 @@ use pmnet_lab::harness::{Turn, find_program};
 use serde_json::Value;
 use skip::skip;
 
-/// Longest time for which other tests on this machine may use the testbed.
+/// Longest wait until other tests on this machine no longer use the testbed.
 const TURN_MAX: Duration = Duration::from_secs(600);
 /// Rows that need only redis-server.
 const LOCAL: &[&str] = &[
@@ -46,7 +46,7 @@ fn every_row_is_measured_and_nothing_is_left() {
     if find_program("redis-server").is_none() {
         return skip("redis-server is not installed");
     }
-    // A machine has only one testbed, and few cores.
+    // A machine has only one testbed, and few cores, so only one test at a time may run.
     let _turn = Turn::wait("testbed", TURN_MAX).expect("the testbed, when others are done with it");
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench-redis");
     let _ = std::fs::remove_dir_all(&folder);
@@ -97,7 +97,7 @@ fn every_row_is_measured_and_nothing_is_left() {
             assert!(operations > 0, "{cell}");
             assert_eq!(cell["rounds_p50_us"].as_array().unwrap().len(), 2);
             let both = cell["by_operation"].as_object().unwrap().len() == 2;
-            // A few random operations may all be of one kind.
+            // With few random operations, all of them may be of one kind.
             if reads != "50" || operations > 100 {
                 assert_eq!(both, reads != "0", "{cell}");
             }

@@ -1,5 +1,5 @@
-//! The load generator and the checker with a real Redis and without pmnet. The tools must report no
-//! violation in a correct run, and must find every intentional error.
+//! Tests the load generator and the checker with a real Redis, without pmnet. The tools must report
+//! no violation in a correct run, and must find every intentional fault.
 
 #[path = "../../../tests/shared/skip.rs"]
 mod skip;
@@ -73,9 +73,9 @@ fn finds_what_was_tampered_with() {
         reader.ask(command).unwrap();
     }
     let found = verify(&ledger, &mut reader).unwrap();
-    // One key was deleted, one was set to an older value, one element was popped.
+    // The test deleted one key, set one to an older value, and popped one element.
     assert_eq!(found.lost, 3, "{found}");
-    // The counter's additional step, and the number that was pushed again.
+    // The test incremented the counter once more, and pushed one number again.
     assert_eq!(found.twice, 2, "{found}");
     assert_eq!(found.shared_locks, 1, "{found}");
     assert_eq!(found.invented, 1, "{found}");
@@ -138,12 +138,12 @@ fn open_loop_keeps_the_rate_and_counts_a_stall() {
         load.join().unwrap().unwrap()
     });
     assert_eq!((summary.failed, summary.unknown), (0, 0), "{summary:?}");
-    // 1000 operations were due; those due during the stall were sent late and not dropped. On a
-    // busy machine some of them still wait at the end. A busy machine also makes the run a little
-    // longer.
+    // 1000 operations were due. The operations that were due during the stall were sent late, but
+    // not dropped. On a busy machine some operations still wait at the end, and the run takes a
+    // little longer.
     let due = summary.acknowledged + summary.backlog;
     assert!((950..=1050).contains(&due), "{summary:?}");
-    // The server stood still for a quarter of the time, so the higher percentiles must show it.
+    // The server was stopped for a quarter of the time, so the higher percentiles must show it.
     assert!(summary.latency.p90_us > 100_000.0, "{summary:?}");
     let kept_up = summary.backlog == 0;
     assert!(
@@ -203,7 +203,7 @@ fn histories_of_a_redis_are_linearizable_until_they_are_tampered_with() {
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains(" 0 not, 0 undecided"), "{text}");
 
-    // An increment by another client makes the value one too high.
+    // One more INCR, by another client, makes the value too large by one.
     let history = std::fs::read_to_string(&path).unwrap();
     let counted = history
         .lines()
@@ -221,14 +221,14 @@ fn histories_of_a_redis_are_linearizable_until_they_are_tampered_with() {
     assert!(text.contains("nothing explains this reply"), "{text}");
     assert!(text.contains(&format!("→ {}", reply + 1)), "{text}");
 
-    // Checked separately, as JSON.
+    // Each file is checked as a history of its own. The output is JSON.
     let (code, text) = check_histories(&[file, bad_file, "--json"]);
     assert_eq!(code, Some(1), "{text}");
     let verdict: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(verdict["linearizable"], false);
     assert_eq!(verdict["histories"][0]["linearizable"], true);
     assert_eq!(verdict["histories"][1]["not_linearizable"], 1);
-    // Checked as one history, every operation was done twice.
+    // The same file twice, as one history: every operation seems to have been done twice.
     let (code, _) = check_histories(&[file, file, "--together"]);
     assert_eq!(code, Some(1));
 }
@@ -244,8 +244,8 @@ fn histories_that_are_none() {
     assert_eq!(code, Some(1));
 }
 
-/// Once, a probe of another test listened for a moment at the port of a Redis that was about to
-/// start, and its answer was taken for that of Redis.
+/// In an earlier run, a probe of another test listened for a moment at the port of a Redis that was
+/// about to start. The harness took the probe's answer for the answer of Redis.
 #[test]
 fn a_stranger_who_answers_is_not_the_redis_that_was_started() {
     let Some(mut cluster) = redis("stranger") else {

@@ -1,5 +1,5 @@
-//! The messages of `make demo` and `make test` on a machine that lacks a program: `tests/setup.sh`
-//! with other programs in PATH.
+//! Tests the messages of `make demo` and `make test` on a machine that lacks a program. The tests
+//! run `tests/setup.sh` with other programs in PATH.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -8,8 +8,8 @@ use std::process::Command;
 /// Programs that the script itself needs.
 const TOOLS: &[&str] = &["sh", "dirname", "sed", "sort", "head"];
 
-/// Runs `tests/setup.sh WHAT` with only these programs in PATH, each of which prints a line.
-/// Returns exit code and output.
+/// Runs `tests/setup.sh WHAT`. PATH has only these programs, each of which prints a line. Returns
+/// exit code and output.
 fn setup(what: &str, programs: &[(&str, &str)], ci: bool) -> (Option<i32>, String) {
     let folder = tempfile::tempdir().unwrap();
     for tool in TOOLS {
@@ -66,7 +66,7 @@ fn another_redis_is_an_error_in_ci_only() {
     for ci in [false, true] {
         let (code, text) = setup("redis", &[("redis-server", &known)], ci);
         assert_eq!((code, text.as_str()), (Some(0), ""));
-        // Every test that needs it reports this itself.
+        // Every test that needs Redis reports its absence itself.
         let (code, text) = setup("redis", &[], ci);
         assert_eq!((code, text.as_str()), (Some(0), ""));
         for other in ["6.2.14", "8.0.1", "70.0.0"] {

@@ -1,5 +1,6 @@
-//! `pmnet-lab testbed` and the benchmarks in it, started as from the command line: they do their
-//! work, and leave no processes or networks, also if they are interrupted. No times are checked.
+//! Runs `pmnet-lab testbed` and the benchmarks in it from the command line. The commands must do
+//! their work, and leave no processes or networks, even if they are interrupted. The tests check no
+//! times.
 
 #[path = "testbed/demo.rs"]
 mod demo;
@@ -23,12 +24,12 @@ use skip::skip;
 const WAIT_MAX: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Longest time for which other tests on this machine may use the testbed.
+/// Longest wait until other tests on this machine no longer use the testbed.
 const TURN_MAX: Duration = Duration::from_secs(600);
 
 /// Returns the turn if these tests can run here; otherwise prints the reason.
 fn possible() -> Option<Turn> {
-    // A machine has only one testbed, and few cores.
+    // A machine has only one testbed, and few cores, so only one test at a time may run.
     let turn = Turn::wait("testbed", TURN_MAX).expect("the testbed, when others are done with it");
     let reason = match micro::refusal() {
         None if testbed().is_empty() => return Some(turn),
@@ -42,7 +43,7 @@ fn possible() -> Option<Turn> {
 fn lab(arguments: &[&str]) -> Command {
     let mut command = Command::new(LAB);
     command.args(arguments).stdin(Stdio::null());
-    // This network has no other users.
+    // This network has no other users, so the processes need no keys.
     for role in ["DEVICE", "SERVER"] {
         command.env(format!("PMNET_{role}_INSECURE"), "true");
     }
@@ -76,7 +77,7 @@ fn namespaces(start: &str) -> Vec<String> {
         .collect()
 }
 
-/// Returns the number of devices that a run left in the kernel.
+/// Returns the number of devices that a run has left in the kernel.
 fn in_kernel(start: &str) -> usize {
     let entries = std::fs::read_dir("/sys/fs/bpf/pmnet").into_iter().flatten();
     let names = entries.flatten().map(|entry| entry.file_name());
@@ -89,11 +90,12 @@ fn testbed() -> Vec<String> {
     namespaces(PREFIX)
 }
 
-/// Removes the testbed and a process that was started beside it, also if the test fails.
+/// When this value is dropped, even by a failed test, the testbed is removed and the process that
+/// runs beside it ends.
 #[derive(Default)]
 struct Clean {
     children: Vec<Child>,
-    /// Command that takes a device out of the kernel.
+    /// Command that removes a device from the kernel.
     detach: Option<String>,
 }
 
@@ -127,14 +129,14 @@ fn scratch(name: &str) -> PathBuf {
 
 const LAB: &str = env!("CARGO_BIN_EXE_pmnet-lab");
 
-/// The path of the product.
+/// Returns the path of the product.
 fn product() -> String {
     let binaries = Binaries::beside(Path::new(LAB)).expect("the product is built");
     binaries.pmnet.to_str().expect("a path in UTF-8").to_owned()
 }
 
 impl Clean {
-    /// Starts pmnet inside a node and waits until it serves.
+    /// Starts pmnet inside a node, and waits until it serves.
     fn serve(&mut self, folder: &Path, node: &str, command: &[&str]) {
         let out = folder.join(format!("{}.out", self.children.len()));
         let child = lab(&["testbed", "exec", node, &product()])
@@ -170,7 +172,7 @@ fn load(client: &str, via: &str) {
     );
 }
 
-/// The example of `pmnet-lab testbed --help`.
+/// Runs the example of `pmnet-lab testbed --help`.
 #[test]
 fn a_device_by_hand() {
     let Some(_one) = possible() else { return };
@@ -208,7 +210,7 @@ fn a_device_by_hand() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// The links must accept packets that a device transmits from XDP; otherwise no update is
+/// The links must accept packets that a device transmits from XDP. Otherwise no update is
 /// acknowledged.
 #[test]
 fn a_device_in_the_kernel_by_hand() {
@@ -242,7 +244,8 @@ fn a_device_in_the_kernel_by_hand() {
         good(&words(up));
         clean.serve(&folder, "server", &words(SERVER));
         let device = format!("{device} --next 10.51.0.200:51500 --name {name}");
-        // The device in a switch watches its ports, so it is taken out before the network.
+        // A device in a switch watches its ports, so the test removes the device before the
+        // network.
         let detach = format!(
             "testbed exec {node} {} {device} --detach --discard",
             product()
@@ -269,7 +272,7 @@ fn down_removes_what_a_crash_left() {
     assert!(made.unwrap().success());
     assert!(bad(&["testbed", "up"]).contains("device3"));
     assert!(good(&["testbed", "down"]).contains("device3"));
-    // Several clients without a device meet in a hub.
+    // Several clients without a device are connected by a hub.
     good(&["testbed", "up", "--clients", "2", "--devices", "0"]);
     assert!(namespaces(&format!("{PREFIX}hub")).len() == 1);
     let ports = good(&["testbed", "exec", "hub", "ip", "-o", "link"]);
@@ -280,7 +283,7 @@ fn down_removes_what_a_crash_left() {
     assert_eq!(testbed(), Vec::<String>::new());
 }
 
-/// `pmnet-lab bench micro` with few measurements.
+/// Returns the arguments of `pmnet-lab bench micro` for few measurements.
 fn micro_arguments(folder: &Path) -> Vec<String> {
     let out = folder.to_str().unwrap();
     [
@@ -353,7 +356,7 @@ fn every_system_is_measured_and_nothing_is_left() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// Clients of programs, in Rust and through libpmnet, with and without keys.
+/// Measures the clients that use a library, in Rust and through libpmnet, with and without keys.
 #[test]
 fn programs_are_measured_in_rust_and_in_c() {
     let Some(_one) = possible() else { return };
@@ -393,7 +396,7 @@ fn programs_are_measured_in_rust_and_in_c() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// `pmnet-lab bench packets` with few measurements, on memory and on a file.
+/// Runs `pmnet-lab bench packets` with few measurements, on memory and on a file.
 #[test]
 fn three_ways_to_store_are_measured_and_nothing_is_left() {
     let Some(_one) = possible() else { return };
@@ -423,7 +426,7 @@ fn three_ways_to_store_are_measured_and_nothing_is_left() {
     assert_eq!(cells.len(), 2 * 2 * 2 * 3, "media, sizes, numbers, servers");
     for store in ["nothing", "copied", "buffers"] {
         let own = cells.iter().filter(|cell| cell["store"] == store);
-        // On a busy machine a run may end before any request was answered in the measured time.
+        // On a busy machine, a run may end before any request is answered in the measured time.
         let requests: u64 = own.map(|cell| cell["requests"].as_u64().unwrap()).sum();
         assert!(requests > 0, "{store}");
     }
@@ -455,7 +458,8 @@ fn three_ways_to_store_are_measured_and_nothing_is_left() {
     }
 }
 
-/// `pmnet-lab bench pipeline` with few measurements; it needs no namespaces, and touches none.
+/// Runs `pmnet-lab bench pipeline` with few measurements. The benchmark neither needs nor changes
+/// namespaces.
 #[test]
 fn packets_are_measured_and_all_fare_as_they_should() {
     let Some(_one) = possible() else { return };
@@ -518,7 +522,8 @@ fn packets_are_measured_and_all_fare_as_they_should() {
     }
 }
 
-/// Interrupts a run. Returns its exit code and the prefix of its namespaces' names.
+/// Interrupts a run with this signal. Returns the run's exit code, and the prefix of the names of
+/// its namespaces.
 fn ended_by(signal: Signal, folder: &Path) -> (Option<i32>, String) {
     let mut child = lab(&[])
         .args(micro_arguments(folder))
@@ -558,8 +563,8 @@ fn interrupted_or_killed_it_leaves_nothing() {
 
     let (code, prefix) = ended_by(Signal::KILL, &folder);
     assert_eq!(code, None);
-    // The killed process could remove nothing. Any other pmnet on this machine may have removed its
-    // namespaces and devices since, so the test does not count them.
+    // The killed process could remove nothing. Another pmnet on this machine may have removed its
+    // namespaces and devices since then, so the test does not count them.
     let pinned = prefix.replace("pmnet-", "bench-");
     let again = "bench micro --systems limit --payloads 50 --clients 1 --rounds 1 --seconds 0.05";
     good(&[words(again), vec!["--out", folder.to_str().unwrap()]].concat());

@@ -1,4 +1,5 @@
-//! Writes man pages and shell completions of `pmnet` into a folder: `man1`, `bash`, `zsh`, `fish`. For packages (`make dist`).
+//! Writes man pages and shell completions of `pmnet` for packages (`make dist`). The folder gets the subfolders `man1`,
+//! `bash`, `zsh` and `fish`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! Questions to the status ports of processes: `pmnet status --at`, `pmnet top`, `pmnet doctor --bundle`.
+//! Questions to the status ports of processes, for `pmnet status --at`, `pmnet top` and `pmnet doctor --bundle`.
 
 use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
@@ -16,18 +16,18 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use crate::cli::{EtcdArgs, machine, statuses};
 use crate::status::{Scheme, Spot, spot};
 
-/// The names of the address's options, for advice to a person.
+/// The names of the options of an address, for error messages with advice.
 const FLAGS: Flags = Flags {
     ca: "ca=FILE",
     certificate: "cert=FILE&key=FILE",
 };
-/// Longest time for a connection, for a handshake, and for an answer.
+/// Longest time for a connection, for a TLS handshake, and for an answer.
 pub const ANSWER_MAX: Duration = Duration::from_secs(3);
-/// Longest time of one call of etcd.
+/// Longest time of one call to etcd.
 const ETCD_MAX: Duration = Duration::from_secs(2);
-/// Longest answer, in bytes.
+/// Maximum length of an answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
-/// Most processes that are asked.
+/// Maximum number of processes that are asked.
 const PLACES_MAX: usize = 256;
 
 /// Processes, by the addresses of their status ports.
@@ -49,10 +49,10 @@ impl Processes {
         self.at.is_some() || self.config.is_some()
     }
 
-    /// Returns the addresses of the processes: at least one.
+    /// Returns the addresses of the processes, at least one.
     ///
     /// # Errors
-    /// [`ConfigError`]: an address or the file is wrong, or there are no addresses or too many.
+    /// [`ConfigError`]: an address or the file is wrong, or the number of addresses is zero or too large.
     pub fn places(&self) -> Result<Vec<Spot>, ConfigError> {
         let mut all = match &self.at {
             None => Vec::new(),
@@ -80,10 +80,10 @@ impl Processes {
     }
 }
 
-/// Help of the option for TLS with the processes of a fleet.
+/// Help of the option for TLS connections to the processes of a fleet.
 pub const TLS_HELP: &str = "Certificates for the fleet's status ports with https://: ca=FILE&cert=FILE&key=FILE, as after an address of --at";
 
-/// Returns a client of etcd, and the state of a shard that etcd has.
+/// Returns a client of etcd, and the shard's state in etcd.
 ///
 /// # Errors
 /// A flag is wrong, or no member of etcd answers.
@@ -94,11 +94,11 @@ pub fn read_shard(fleet: &str, etcd: &EtcdArgs, shard: u32) -> anyhow::Result<(E
     Ok((etcd, read))
 }
 
-/// Returns the status ports that the server and the devices of a shard have registered in etcd, if they have a
-/// lease now. Names on stderr the processes that cannot be asked from here.
+/// Returns the status ports that the server and the devices of a shard have registered in etcd. Processes without a
+/// lease are left out. Processes that this machine cannot ask are named on stderr.
 ///
 /// # Errors
-/// etcd does not answer, the command line is wrong, or there are no status ports or too many.
+/// etcd does not answer, the command line is wrong, or the number of status ports is zero or too large.
 pub fn of_fleet(
     fleet: &str,
     etcd: &EtcdArgs,
@@ -144,7 +144,7 @@ fn spot_of(
     spot("is not asked:", &text).map_err(|error| error.0)
 }
 
-/// Returns the names of the processes that have a lease now, and their status ports.
+/// Returns the names and the status ports of the processes that have a lease now.
 fn registered(shard: &Shard) -> Vec<(String, Option<&StatusRecord>)> {
     let server = shard.server.iter().filter(|_| shard.has_server());
     let server = server.map(|record| ("the server".to_owned(), record.status.as_ref()));
@@ -174,20 +174,20 @@ fn of_file(path: &Path) -> Result<Vec<Spot>, ConfigError> {
         .collect()
 }
 
-/// Returns the state of a process.
+/// Returns the state of a process, from its status port.
 ///
 /// # Errors
-/// The process does not answer, or the answer is not one of pmnet.
+/// The process does not answer, or the answer does not come from a process of pmnet.
 pub fn state(spot: &Spot) -> anyhow::Result<Value> {
     serde_json::from_str(&get(spot, "/api/v1/status")?).context("its answer is no JSON")
 }
 
-/// Returns a value of a state as text; `?`: the value is not a text.
+/// Returns a value of a state as text. If the value is not a text, returns `?`.
 pub fn text(value: &Value) -> String {
     value.as_str().unwrap_or("?").to_owned()
 }
 
-/// Returns the labels of a loop for a person: `device 51000, shard 0`.
+/// Returns the labels of a loop as text for users: `device 51000, shard 0`.
 pub fn named(labels: &Value) -> String {
     let labels = labels.as_object().into_iter().flatten();
     let parts: Vec<String> = labels
@@ -196,10 +196,10 @@ pub fn named(labels: &Value) -> String {
     parts.join(", ")
 }
 
-/// Returns the body of the answer that a process's status port gives for a path.
+/// Returns the body of the status port's answer for a path.
 ///
 /// # Errors
-/// The errors of [`state`].
+/// As for [`state`].
 pub fn get(spot: &Spot, path: &str) -> anyhow::Result<String> {
     let (domain, address) = match &spot.place {
         Place::Tcp(address) => (Domain::for_address(*address), SockAddr::from(*address)),
@@ -217,7 +217,7 @@ pub fn get(spot: &Spot, path: &str) -> anyhow::Result<String> {
     }
 }
 
-/// Returns the connection with TLS, after its handshake.
+/// Makes a TLS handshake. Returns the TLS connection.
 fn speak_tls(socket: Socket, host: &str, query: &str) -> anyhow::Result<Stream<Socket>> {
     let mut stream = ClientTls::of_query(host, query)?.connect(socket)?;
     let until = Instant::now() + ANSWER_MAX;
@@ -230,7 +230,7 @@ fn speak_tls(socket: Socket, host: &str, query: &str) -> anyhow::Result<Stream<S
     Ok(stream)
 }
 
-/// Returns the error. If the error is about certificates, adds advice.
+/// Returns the error. If the cause of the error is a certificate, adds advice.
 fn told(error: std::io::Error) -> anyhow::Error {
     match Distrust::of(&error) {
         Some(why) => anyhow!("{}", why.sentence(FLAGS)),
@@ -256,8 +256,8 @@ fn exchange(mut stream: impl Read + Write, path: &str) -> anyhow::Result<String>
     Ok(body.to_owned())
 }
 
-/// Returns all bytes up to the end of the stream, which must come before `until`. A process that keeps sending small
-/// parts does not prolong this time.
+/// Returns all bytes until the end of the stream, which must come before `until`. So a process that keeps sending small
+/// parts cannot delay the caller.
 fn answer(mut stream: impl Read, until: Instant) -> anyhow::Result<String> {
     let (mut all, mut part) = (Vec::new(), vec![0; 64 << 10]);
     loop {
@@ -284,8 +284,8 @@ fn answer(mut stream: impl Read, until: Instant) -> anyhow::Result<String> {
 mod tests {
     use super::*;
 
-    /// A suspended process accepts no connections. Regression test: when its queue of connections was full, the
-    /// question waited for ever.
+    /// A suspended process accepts no connections. Regression test: if its queue of connections was full, the caller
+    /// waited for ever.
     #[test]
     fn a_unix_socket_that_has_no_room_for_a_connection_is_told_at_once() {
         let folder = tempfile::tempdir().unwrap();
@@ -306,7 +306,7 @@ mod tests {
         assert!(answer.unwrap_err().starts_with("it cannot be reached"));
     }
 
-    /// A stream that returns one byte at each read.
+    /// A stream whose reads return one byte each.
     struct Dripping;
 
     impl Read for Dripping {

@@ -1,8 +1,8 @@
-//! `pmnet doctor`: will it work well here, and what to do if not.
+//! `pmnet doctor`: checks whether pmnet will work well on this machine, and gives advice.
 //!
-//! Purpose: one line for each thing that matters, `ok`, `warn` or `fail`, with advice. Invariants: changes nothing,
-//! needs no privilege, ends within seconds. May not: fail silently. If a fact cannot be found out, the result is a
-//! `warn` that says so.
+//! Purpose: one line for each result, `ok`, `warn` or `fail`, with advice. Invariants: the command changes nothing,
+//! needs no privilege, and ends within seconds. The command must not hide a failed check: if a fact cannot be found
+//! out, the result is a `warn` that says so.
 
 mod bundle;
 mod etcd;
@@ -30,19 +30,19 @@ use socket2::{Domain, Socket, Type};
 
 use crate::memory_limit::memory_limit;
 
-/// With smaller socket buffers, packets of a burst are lost.
+/// Minimum size of a socket's receive buffer in bytes. With smaller buffers, packets of a burst are lost.
 const RMEM_BYTES_MIN: u64 = 4 * 1024 * 1024;
-/// Locked memory that io_uring and pinned buffers need on older kernels.
+/// Locked memory in bytes that io_uring and pinned buffers need on older kernels.
 const MEMLOCK_BYTES_MIN: u64 = 64 * 1024 * 1024;
-/// Memory for a log of the usual size and for the rest of the process.
+/// Memory in bytes for a log of the default size and for the rest of the process.
 const MEMORY_MIN: u64 = 256 * 1024 * 1024;
-/// Open files that a front with a thousand clients needs.
+/// Number of open files that a front with a thousand clients needs.
 const FILES_MIN: u64 = 4096;
 /// Magic number of tmpfs in `statfs`.
 const TMPFS_MAGIC: i128 = 0x0102_1994;
-/// Number of reads of the clock by which its cost is measured.
+/// Number of times that the clock is read to measure the cost of one read.
 const CLOCK_READS: u32 = 20_000;
-/// If a read of the clock takes longer than this, the clock is not read in user space.
+/// Longest time of one read of a clock that is read in user space. A read that takes longer is a system call.
 const CLOCK_COST_MAX: Duration = Duration::from_nanos(250);
 
 const EXAMPLES: &str = "\
@@ -144,7 +144,7 @@ impl Finding {
 /// Runs all checks and prints the results. Returns false if a result is `fail`.
 ///
 /// # Errors
-/// The result cannot be printed.
+/// The results cannot be printed.
 pub fn main(args: &DoctorArgs) -> anyhow::Result<bool> {
     if let Some(path) = args.bundle.path()? {
         return bundle::main(path, args).map(|()| true);
@@ -269,7 +269,7 @@ fn memlock() -> Finding {
 }
 
 fn open_files() -> Finding {
-    // The hard limit counts, because every role raises its own limit to it.
+    // The hard limit is checked, because every role raises its own limit to the hard limit.
     about_limit(
         "open files",
         getrlimit(Resource::Nofile).maximum,
@@ -316,7 +316,8 @@ fn io_uring() -> Finding {
     let Err(error) = pmnet_media::io_uring_works() else {
         return Finding::ok("io_uring", "works");
     };
-    // 0: allowed for all, 1: for one group, 2: for no process. Kernels before 6.6 have no such switch.
+    // 0: all processes may use io_uring; 1: one group may; 2: no process may. Kernels before 6.6 do not have this
+    // switch.
     let advice = match read("/proc/sys/kernel/io_uring_disabled").as_deref() {
         None | Some("0") => {
             "allow io_uring_setup, io_uring_enter and io_uring_register in the seccomp profile of the container".into()
@@ -352,8 +353,8 @@ fn memory() -> Finding {
     }
 }
 
-/// Checks that the kernel does not choose pmnet's ports for sockets without a fixed port. Otherwise it could give away
-/// the port of a device that does not run just now.
+/// Checks that the kernel does not give pmnet's ports to sockets without a fixed port. Otherwise the kernel could give
+/// away the port of a device that is not running at the moment.
 fn drawn_ports() -> Finding {
     let range = read("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     let reserved = read("/proc/sys/net/ipv4/ip_local_reserved_ports").unwrap_or_default();
@@ -497,10 +498,10 @@ fn tcp_port(port: u16) -> Finding {
     port_finding("TCP port", "tcp", port, bind_without_listening(port))
 }
 
-/// Checks whether a port is free, without listening on it. So no other process takes the check for a server.
+/// Checks whether a port is free. The check does not listen at the port, so that no process takes it for a server.
 fn bind_without_listening(port: u16) -> std::io::Result<()> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-    // A server sets this as well, so that remains of old connections do not matter.
+    // Servers set this option too, so that old connections in TIME_WAIT do not matter.
     socket.set_reuse_address(true)?;
     socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into())
 }

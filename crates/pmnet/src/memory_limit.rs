@@ -1,5 +1,5 @@
-//! The memory that this process may use: the limit of its control group, for example in a container. The kernel kills a
-//! process above this limit without a message. Files of the process in /dev/shm count, too.
+//! The memory limit of this process: that of its control group, for example in a container. If the process exceeds the
+//! limit, the kernel kills it without a message. Files of the process in /dev/shm count as its memory.
 
 use std::path::{Path, PathBuf};
 
@@ -30,8 +30,8 @@ fn within(root: &Path, groups: &str) -> Option<u64> {
     of_old.chain(of_new).min()
 }
 
-/// Returns the limits of a group and of all groups above it. Inside a container, the container's own group is the
-/// topmost one.
+/// Returns the limits of a control group and of all groups above it. Inside a container, the container's own group is
+/// the topmost one that is visible.
 fn limits(top: &Path, group: &str, name: &'static str) -> impl Iterator<Item = u64> + use<> {
     let group = group.trim_matches('/');
     let own: PathBuf = top.join(group);
@@ -42,8 +42,8 @@ fn limits(top: &Path, group: &str, name: &'static str) -> impl Iterator<Item = u
         .collect();
     let read = move |folder: PathBuf| std::fs::read_to_string(folder.join(name)).ok();
     let numbers = folders.into_iter().filter_map(read);
-    // "max" is not a number. Without a limit, the older interface gives a number close to the size of the address
-    // space.
+    // "max" is not a number, so it is no limit. The older interface reports the absence of a limit as a number close to
+    // the size of the address space.
     numbers
         .filter_map(|text| text.trim().parse().ok())
         .filter(|limit| *limit < u64::MAX / 4)
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(within(root.path(), "0::/\n"), None);
         put("a/b/memory.max", "1024\n");
         assert_eq!(within(root.path(), "0::/a/b\n"), Some(1024));
-        // The older interface, and a container in which the group's own path does not exist.
+        // The older interface, in a container where the path of the process's group does not exist.
         put("memory/memory.limit_in_bytes", "9223372036854771712\n");
         assert_eq!(within(root.path(), "4:memory:/x\n0::/\n"), None);
         put("memory/memory.limit_in_bytes", "512\n");

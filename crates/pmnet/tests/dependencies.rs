@@ -1,12 +1,12 @@
-//! Checks the demands of deny.toml with cargo alone: licences, sources and banned crates. (`cargo deny`
-//! checks the same, and advisories, if it is installed.) Also checks with which features the product is
+//! Checks the rules of deny.toml with cargo alone: licences, sources and banned crates. If `cargo deny` is installed,
+//! `cargo deny` also checks these rules, and advisories. This file also checks the features with which the product is
 //! built.
 
 use std::process::Command;
 
 use serde_json::Value;
 
-/// Permissive licences. Each addition must be decided.
+/// Permissive licences. A new licence needs a decision.
 const ALLOWED: &[&str] = &[
     "0BSD",
     "Apache-2.0",
@@ -17,15 +17,15 @@ const ALLOWED: &[&str] = &[
     "Zlib",
 ];
 
-/// Tools of builds and tests that are never shipped, with the licence of each.
+/// Tools of builds and tests, each with its licence. The tools are never shipped.
 const TOOLS: &[(&str, &str)] = &[
-    // It writes the header of libpmnet.
+    // cbindgen writes the header of libpmnet.
     ("cbindgen", "MPL-2.0"),
-    // It names the machine that the extension for Python is built for.
+    // target-lexicon names the machine for which the Python extension is built.
     ("target-lexicon", "Apache-2.0 WITH LLVM-exception"),
 ];
 
-/// Crates that must not be dependencies, with the reasons.
+/// Crates that must not be dependencies, each with the reason.
 const BANNED: &[(&str, &str)] = &[
     (
         "openssl-sys",
@@ -49,8 +49,8 @@ fn packages() -> Vec<Value> {
     metadata["packages"].as_array().unwrap().clone()
 }
 
-/// Returns whether a licence expression can be satisfied with allowed licences: all of its AND parts have
-/// an allowed choice among their OR parts.
+/// Returns whether a licence expression can be satisfied with allowed licences: each AND part must have an allowed
+/// alternative among its OR parts.
 fn permissive(expression: &str) -> bool {
     expression.replace('/', " OR ").split(" AND ").all(|part| {
         part.trim_matches(['(', ')', ' '])
@@ -96,7 +96,8 @@ fn nothing_banned_gets_in() {
     }
 }
 
-/// Returns the packages that `cargo build -p PACKAGE` builds, with features, one `NAME feature "FEATURE"` a line.
+/// Returns the packages that `cargo build -p PACKAGE` builds, with their features. A line has the form `NAME feature
+/// "FEATURE"`.
 fn built(package: &str) -> String {
     let output = Command::new(env!("CARGO"))
         .args([
@@ -115,7 +116,7 @@ fn built(package: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A test of the binary itself is among the end-to-end tests (`operator`).
+/// This test checks the build's features. A test of the binary itself is among the end-to-end tests (`operator`).
 #[test]
 fn the_product_is_built_without_rules_that_can_be_switched_off() {
     const RULES: &str = "feature \"rules\"";
@@ -127,8 +128,8 @@ fn the_product_is_built_without_rules_that_can_be_switched_off() {
     }
 }
 
-/// Libraries for progress bars, latency counts, histories and seeded loads are not part of the product. For random
-/// numbers, the product asks the operating system.
+/// The product must not contain the libraries of the laboratory: for progress bars, latency counts, histories and
+/// seeded loads. The product gets random numbers from the operating system.
 #[test]
 fn the_product_has_none_of_the_laboratory() {
     let (product, lab) = (built("pmnet"), built("pmnet-lab"));
@@ -139,7 +140,7 @@ fn the_product_has_none_of_the_laboratory() {
     }
 }
 
-/// The library that is compared with the packet store is in a separate workspace.
+/// The library with which the packet store is compared is in a workspace of its own.
 #[test]
 fn nothing_here_depends_on_the_rivals() {
     let lockfile = include_str!("../../../bench/store/Cargo.lock");

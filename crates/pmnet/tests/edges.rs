@@ -1,12 +1,12 @@
-//! Checks which crate uses which: the list has all allowed edges, and there are no others. ARCHITECTURE.md shows those
-//! of the product.
+//! Checks which crates depend on which. The list has all allowed dependencies. Any other dependency is an error.
+//! ARCHITECTURE.md shows those of the product.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 use serde_json::Value;
 
-/// Each crate, with the crates of this workspace on which it depends. Tests may depend on any crate.
+/// Each crate with the crates of this workspace on which it depends. Tests may depend on any crate.
 const EDGES: &[(&str, &[&str])] = &[
     ("resp", &[]),
     ("wire", &["resp"]),
@@ -22,7 +22,7 @@ const EDGES: &[(&str, &[&str])] = &[
         "dataplane",
         &["wire", "device", "log", "media", "proto", "udp"],
     ),
-    // This crate is for users' own programs; the product does not use it.
+    // The client library is for users' own programs. The product does not use this library.
     (
         "packets",
         &["dataplane", "device", "log", "media", "packet-store", "udp"],
@@ -76,11 +76,11 @@ const EDGES: &[(&str, &[&str])] = &[
             "wire",
         ],
     ),
-    // Crates for users' programs in C and in Python, and the crate that both share.
+    // Crates for users' programs in C and in Python, and the crate that these two share.
     ("bindings", &["wire", "client", "keys", "server"]),
     ("capi", &["bindings", "client", "server"]),
     ("python", &["bindings", "client", "server"]),
-    // Crates around the product, which does not depend on them.
+    // Crates that are not part of the product. The product does not depend on these crates.
     ("history", &[]),
     // The model of the protocol uses no code of the product.
     ("model", &[]),
@@ -189,7 +189,7 @@ fn the_edges_are_these() {
     assert!(gone.is_empty(), "there is no crate {gone:?}");
 }
 
-/// A dependency that no source file names is useless.
+/// A dependency that no source file names is unnecessary.
 #[test]
 fn every_edge_is_used() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -1,4 +1,4 @@
-//! Clients: one session each (`pmnet_client::Session`).
+//! Clients for Python. Each has one session (`pmnet_client::Session`).
 
 use crate::fault::{exception, is_own, raised};
 use crate::guarded::Guarded;
@@ -19,7 +19,7 @@ use std::time::Duration;
 /// The exception that a signal handler has raised during a call.
 type Raised = Arc<Mutex<Option<PyErr>>>;
 
-/// Runs signal handlers. Returns whether one has raised an exception.
+/// Runs signal handlers. Returns whether a handler has raised an exception.
 fn is_raised(raised: &Raised) -> bool {
     Python::attach(|py| match py.check_signals() {
         Ok(()) => false,
@@ -37,7 +37,7 @@ struct Open {
 }
 
 impl Open {
-    /// Makes a call that blocks, without holding the interpreter.
+    /// Makes a call that blocks. Meanwhile the interpreter is released.
     fn call<T: Send>(
         &mut self,
         py: Python<'_>,
@@ -49,8 +49,7 @@ impl Open {
     }
 }
 
-/// Returns the exception for a failed call. If the call was given up, this is the exception of the signal
-/// handler.
+/// Returns the exception for a failed call. If a signal handler ended the call, returns the exception of this handler.
 fn of_call(py: Python<'_>, raised: &Raised, error: SessionError) -> PyErr {
     let given_up = matches!(error, SessionError::Interrupted);
     let mut raised = raised.lock().unwrap_or_else(PoisonError::into_inner);
@@ -58,7 +57,7 @@ fn of_call(py: Python<'_>, raised: &Raised, error: SessionError) -> PyErr {
     raised.unwrap_or_else(|| exception(py, error))
 }
 
-/// Converts the argument for the devices: a text, or several texts.
+/// Converts the argument for the devices, which is one text or several texts.
 fn devices(value: &Bound<'_, PyAny>) -> PyResult<String> {
     if let Ok(text) = value.cast::<PyString>() {
         return Ok(text.to_cow()?.into_owned());
@@ -71,11 +70,11 @@ fn devices(value: &Bound<'_, PyAny>) -> PyResult<String> {
     })
 }
 
-// The signature has these numbers as literals, because `help` shows no other defaults.
+// The signature contains these numbers as literals, because `help` shows only literal defaults.
 const _: () = assert!(ClientOptions::COPIES_MIN == 1 && ClientOptions::CALLS_MAX == 4096);
 const _: () = assert!(ClientOptions::TIMEOUT.as_secs() == 10);
 
-/// A client: one session of a shard. One thread at a time may use it.
+/// A client, which is one session of a shard. Only one thread at a time may use a client.
 #[pyclass(frozen, module = "pmnet")]
 pub(crate) struct Client {
     open: Guarded<Open>,
@@ -103,7 +102,7 @@ impl Client {
             calls_max: lent::number("calls_max", calls_max)?,
             key_file,
         };
-        // The names of the devices may have to be resolved.
+        // The interpreter is released, because the names of the devices may have to be resolved.
         let opened = py.detach(|| options.open());
         let mut session = opened.map_err(|fault| exception(py, fault))?;
         let raised = Raised::default();
@@ -115,9 +114,9 @@ impl Client {
         })
     }
 
-    /// Sends an update, and waits until it is durable in the devices. From then on it is neither lost nor
-    /// applied twice. Returns how many devices hold it; 0: the server has applied it, because the log was
-    /// full.
+    /// Sends an update, and waits until it is durable in the devices. After a success the update is not lost and not
+    /// applied twice. Returns the number of devices that hold the update; 0: the log was full, and the server has
+    /// applied the update.
     #[pyo3(signature = (payload, *, key=None))]
     fn update(
         &self,
@@ -130,8 +129,9 @@ impl Client {
             .with(|open| open.call(py, |session| session.update(payload, key)))
     }
 
-    /// Sends a request to the server, and returns its reply. The server executes it after every update of any
-    /// client that was acknowledged before. It executes the request once, unless the request only reads.
+    /// Sends a request to the server, and returns its reply. The server first applies every update that was
+    /// acknowledged before, of any client. The server executes the request once; if the request only reads, the server
+    /// may execute the request more than once.
     #[pyo3(signature = (payload, *, key=None, read_only=false))]
     fn bypass<'py>(
         &self,
@@ -148,9 +148,9 @@ impl Client {
         Ok(PyBytes::new(py, reply))
     }
 
-    /// Asks the device, not the server, for the newest update of a key, or for the order that a server must
-    /// have applied to know the key. Allowed only while no call of this client is under way. Other keys may
-    /// have the same hash, so the program must compare the key.
+    /// Asks the head device, not the server, for the newest update of a key. If the head has none, the answer is the
+    /// order up to which a server must have applied the log to know the key. Allowed only while no call of this client
+    /// is in flight. Another key may have the same hash, so the program must compare the key.
     #[pyo3(signature = (key=None))]
     fn read(&self, py: Python<'_>, key: Option<&Bound<'_, PyAny>>) -> PyResult<Reading> {
         let key = read_key(key)?;
@@ -160,8 +160,8 @@ impl Client {
         Reading::of(py, &answer)
     }
 
-    /// Starts an update, and does not wait. The update ends as an event with this token. The next call of
-    /// next() sends it.
+    /// Starts an update, and does not wait. The next call of next() sends the update. When the update has ended, next()
+    /// returns an event with this token.
     #[pyo3(signature = (token, payload, *, key=None))]
     fn update_start(
         &self,
@@ -177,7 +177,8 @@ impl Client {
         })
     }
 
-    /// Starts a request, and does not wait. The request ends as an event with this token and the reply.
+    /// Starts a request, and does not wait. When the request has ended, next() returns an event with this token and the
+    /// reply.
     #[pyo3(signature = (token, payload, *, key=None, read_only=false))]
     fn bypass_start(
         &self,
@@ -194,8 +195,8 @@ impl Client {
         })
     }
 
-    /// Sends all started calls, and returns the next call that has ended. Waits for it at most this many
-    /// seconds; None: without limit. Returns None if no call has ended within the time.
+    /// Sends all started calls, and returns the next call that has ended. Waits at most this many seconds; None:
+    /// without limit. Returns None if no call has ended within this time.
     #[pyo3(signature = (timeout=None))]
     fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Event>> {
         let timeout = timeout.map(|timeout| lent::seconds(py, timeout));
@@ -207,8 +208,9 @@ impl Client {
         found.map(|finished| Event::of(py, finished)).transpose()
     }
 
-    /// Returns a descriptor to poll. It is readable while next() has something to do. When it is readable,
-    /// call next(0) until that returns None. The descriptor belongs to the client, and is closed with it.
+    /// Returns a descriptor that can be polled. The descriptor is readable while next() has work. When the descriptor
+    /// is readable, call next(0) until next() returns None. The descriptor belongs to the client, and is closed with
+    /// it.
     fn fileno(&self, py: Python<'_>) -> PyResult<RawFd> {
         self.open.with(|open| {
             let fd = open.session.poll_fd();
@@ -217,8 +219,8 @@ impl Client {
         })
     }
 
-    /// Ends the session after all started calls, and closes the client, even if this fails. A second call has
-    /// no effect. Nor has a call in a child of the process that opened the client.
+    /// Ends the session after all started calls, and closes the client, even if this fails. A second call has no
+    /// effect. In a child of the process that opened the client, the call has no effect either.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let Some(Open { session, raised }) = self.open.take()? else {
             return Ok(());
@@ -243,8 +245,8 @@ impl Client {
         unless_failed(kind, self.close(py))
     }
 
-    /// Sends all started calls, and returns the calls that have ended. The list is empty only if nothing is
-    /// left to do. For AsyncClient.
+    /// Sends all started calls, and returns the calls that have ended. The list is empty only if no work is left. For
+    /// AsyncClient.
     fn _drain(&self, py: Python<'_>) -> PyResult<Vec<Event>> {
         let found = self.open.with(|open| {
             let session = &mut open.session;
@@ -269,7 +271,7 @@ impl Client {
             .with(|open| open.session.read_start(key).map_err(raised))
     }
 
-    /// Returns the answer to the started read, if it has come; for AsyncClient.
+    /// Returns the answer to the started read, if it has arrived; for AsyncClient.
     fn _read_ended(&self, py: Python<'_>) -> PyResult<Option<Reading>> {
         let ended = self
             .open
@@ -283,19 +285,19 @@ impl Client {
             .with(|open| open.session.end_start().map_err(raised))
     }
 
-    /// Whether this process is a child of the one that opened the client; for AsyncClient.
+    /// Returns whether this process is a child of the process that opened the client; for AsyncClient.
     fn _is_foreign(&self) -> bool {
         self.open.is_foreign()
     }
 
-    /// Closes the client without waiting: its session is over, or will expire; for AsyncClient.
+    /// Closes the client without waiting, because its session is over or will expire; for AsyncClient.
     fn _forget(&self) -> PyResult<()> {
         self.open.take().map(drop)
     }
 }
 
-/// Returns the exception of closing, unless the body of the `with` has failed. In that case the caller gets
-/// the error of the body.
+/// Returns the exception of closing. If the body of the `with` has failed, returns none, so that the caller gets the
+/// error of the body.
 pub(crate) fn unless_failed(kind: &Bound<'_, PyAny>, closed: PyResult<()>) -> PyResult<()> {
     match closed {
         Err(error) if !kind.is_none() && is_own(kind.py(), &error)? => Ok(()),
@@ -315,7 +317,7 @@ fn request(
     Ok((payload.map_err(|fault| exception(py, fault))?, key))
 }
 
-/// Returns the hash of a key; without a key, the read is about all keys.
+/// Returns the hash of a key. Without a key (a read about all keys), returns none.
 fn read_key(key: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u64>> {
     key.map(|key| lent::key_hash(Some(key))).transpose()
 }
@@ -323,9 +325,9 @@ fn read_key(key: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u64>> {
 /// A call that was started and has ended.
 #[pyclass(frozen, get_all, module = "pmnet")]
 pub(crate) struct Event {
-    /// The caller's name for the call.
+    /// The token by which the caller knows the call.
     token: u64,
-    /// For an update: how many devices hold it. For a bypass: the reply. On failure: the exception.
+    /// For an update: the number of devices that hold it. For a bypass: the reply. For a failed call: the exception.
     result: Py<PyAny>,
 }
 
@@ -351,12 +353,12 @@ impl Event {
 /// The answer to a read.
 #[pyclass(frozen, get_all, module = "pmnet")]
 pub(crate) struct Reading {
-    /// The newest update of the key; None: the device does not know it.
+    /// The newest update of the key; None: the device does not have it.
     payload: Option<Py<PyBytes>>,
-    /// The epoch of the chain.
+    /// The epoch of the device's chain.
     epoch: u32,
-    /// The order of the newest update; without an update, the order that a server must have applied to know
-    /// the key.
+    /// The order of the newest update. If there is none: the order up to which a server must have applied the log to
+    /// know the key.
     order: u64,
 }
 

@@ -1,10 +1,10 @@
-//! Converts errors to exceptions: each kind has a class, which is defined in Python.
+//! Converts errors to exceptions. Each kind of error has a class, which is defined in Python.
 
 use pmnet_bindings::Fault;
 use pyo3::prelude::*;
 
-/// Returns the Python half of the package as it is imported now. If it was imported again, its classes are
-/// new ones.
+/// Returns the Python part of the package, as it is imported now. If the package was imported again, its classes are
+/// new objects.
 pub(crate) fn base(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
     py.import("pmnet._base")
 }
@@ -22,7 +22,7 @@ pub(crate) fn is_own(py: Python<'_>, error: &PyErr) -> PyResult<bool> {
     Ok(error.matches(py, base(py)?.getattr("Error")?)?)
 }
 
-/// Returns the exception for an error, for a caller that does not hold the interpreter.
+/// Returns the exception for an error. The caller need not hold the interpreter.
 pub(crate) fn raised(fault: impl Into<Fault>) -> PyErr {
     let fault = fault.into();
     Python::attach(|py| exception(py, fault))

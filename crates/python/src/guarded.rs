@@ -1,5 +1,5 @@
-//! The native part of an object. One thread at a time uses it, in the process that opened it, until it is
-//! closed.
+//! The native part of an object. Until the object is closed, one thread at a time can use it, in the process that
+//! opened it.
 
 use crate::fault::raised;
 use pmnet_bindings::{Fault, Kind};
@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// The number of forks between the process that loaded the module and this one.
+/// Number of forks between this process and the process that loaded the module.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 #[pyfunction]
@@ -18,8 +18,8 @@ fn forked() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Registers a handler by which Python reports forks. The process number alone is not enough: in a namespace
-/// of its own, a child can have its parent's number.
+/// Registers a handler with which Python reports forks. The process id alone is not enough: in a PID namespace of its
+/// own, a child can have the id of its parent.
 pub(crate) fn count_forks(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     let words = PyDict::new(py);
@@ -44,7 +44,7 @@ impl Process {
     }
 }
 
-/// An open object, for one thread at a time.
+/// An open object, which one thread at a time can use.
 #[derive(Debug)]
 pub(crate) struct Guarded<T> {
     name: &'static str,
@@ -53,7 +53,7 @@ pub(crate) struct Guarded<T> {
 }
 
 impl<T> Guarded<T> {
-    /// Makes the guard of an object. `name` is the object's name in error texts.
+    /// Makes the guard of an object. `name`: the object's name in error texts.
     pub(crate) fn new(name: &'static str, open: T) -> Guarded<T> {
         Guarded {
             name,
@@ -79,7 +79,7 @@ impl<T> Guarded<T> {
         ))
     }
 
-    /// Whether this process is a child of the one that opened the object.
+    /// Returns whether this process is a child of the process that opened the object.
     pub(crate) fn is_foreign(&self) -> bool {
         self.process != Process::this()
     }
@@ -94,7 +94,7 @@ impl<T> Guarded<T> {
         })
     }
 
-    /// Gives this thread access to the object. After a panic the object can only be closed.
+    /// Gives this thread access to the object. After a panic, the object can only be closed.
     pub(crate) fn with<R>(&self, body: impl FnOnce(&mut T) -> PyResult<R>) -> PyResult<R> {
         let used = catch_unwind(AssertUnwindSafe(|| {
             let mut open = self.lock()?;
@@ -103,13 +103,14 @@ impl<T> Guarded<T> {
         used.unwrap_or_else(|_| Err(self.fault(Kind::Bug)))
     }
 
-    /// Takes the object out, so that it is closed. `None`: it was closed before, or it belongs to the parent process. A
-    /// child has nothing to close: functions that run at its exit, such as those of `atexit`, must not fail there.
+    /// Takes the object out, so that it is closed. `None`: the object was closed before, or belongs to the parent
+    /// process. In a child there is nothing to close. This is not an error, because functions that run at the child's
+    /// exit, such as those of `atexit`, must not fail.
     pub(crate) fn take(&self) -> PyResult<Option<T>> {
         if self.is_foreign() {
             return Ok(None);
         }
-        // An object that has failed can still be closed.
+        // After a panic, an object can still be closed.
         self.open.clear_poison();
         Ok(self.lock()?.take())
     }
@@ -118,8 +119,8 @@ impl<T> Guarded<T> {
 impl<T> Drop for Guarded<T> {
     fn drop(&mut self) {
         if self.is_foreign() {
-            // The object belongs to the parent process, whose threads do not exist in this one. Dropping it
-            // would wait for one of them, and end the object for the parent.
+            // The object belongs to the parent process, whose threads do not exist in this process. A drop would wait
+            // for one of them, and would end the object for the parent.
             let open = self.open.get_mut();
             let open = open.unwrap_or_else(PoisonError::into_inner);
             let _never_dropped = ManuallyDrop::new(open.take());

@@ -1,4 +1,4 @@
-//! Arguments: bytes that Python lends for the time of a call, numbers, and times.
+//! Arguments of calls: numbers, times, and bytes that Python lends for the duration of a call.
 
 use crate::fault::{exception, raised};
 use pmnet_bindings::Fault;
@@ -8,10 +8,10 @@ use pyo3::types::{PyByteArray, PyBytes, PyMemoryView};
 use std::ops::Deref;
 use std::time::Duration;
 
-/// Longest time that is added to a clock.
+/// Longest time that may be added to a clock.
 const TIME_MAX: Duration = Duration::from_secs(1 << 32);
 
-/// Bytes of Python. Those of a `bytes` object are not copied.
+/// Bytes that belong to Python. The bytes of a `bytes` object are not copied.
 pub(crate) enum Lent<'a, 'py> {
     Here(&'a [u8]),
     Held(Bound<'py, PyBytes>),
@@ -30,8 +30,8 @@ impl Deref for Lent<'_, '_> {
     }
 }
 
-/// Returns the bytes of an argument. Other types are refused: a number could be taken for a length, and a
-/// text has several encodings.
+/// Returns the bytes of an argument. Arguments of other types are refused, because a number could be taken for a
+/// length, and a text has several encodings.
 pub(crate) fn bytes<'a, 'py>(what: &str, value: &'a Bound<'py, PyAny>) -> PyResult<Lent<'a, 'py>> {
     if let Ok(value) = value.cast::<PyBytes>() {
         return Ok(Lent::Here(value.as_bytes()));
@@ -49,13 +49,13 @@ pub(crate) fn bytes<'a, 'py>(what: &str, value: &'a Bound<'py, PyAny>) -> PyResu
     )))
 }
 
-/// Returns the hash of a key; 0 for none.
+/// Returns the hash of a key; 0 without a key.
 pub(crate) fn key_hash(key: Option<&Bound<'_, PyAny>>) -> PyResult<u64> {
     let key = key.map(|key| bytes("key", key)).transpose()?;
     Ok(pmnet_bindings::key_hash(key.as_deref()))
 }
 
-/// Converts a number to 32 bits.
+/// Converts a number to 32 bits. Fails if the number is out of range.
 pub(crate) fn number(what: &str, value: i64) -> PyResult<u32> {
     u32::try_from(value).map_err(|_| {
         let text = format!("{what} is {value}: 0 to {}", u32::MAX);

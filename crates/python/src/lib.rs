@@ -1,11 +1,10 @@
-//! `pmnet` for Python: the native half of the package in `python/pmnet`, over the crates `client` and `server` (`docs/use/programs.md`).
+//! `pmnet` for Python: the native part of the package in `python/pmnet`. The module uses the crates `client` and
+//! `server` (`docs/use/programs.md`).
 //!
-//! Purpose: passes values from Python to Rust and back.
-//! Invariants: no panic reaches Python. The interpreter is released while a call waits or copies, and a
-//! waiting call ends when a signal handler raises an exception. An object that is closed, in use by another
-//! thread, or opened before a fork is refused and never touched.
-//! Not allowed here: deciding anything about the protocol, and calling Python from another thread than the
-//! caller's.
+//! Purpose: passes values between Python and Rust. Invariants: no panic reaches Python. The interpreter is released
+//! while a call waits or copies. A waiting call ends when a signal handler raises an exception. An object that is
+//! closed, in use by another thread, or opened before a fork is refused without being touched. Not allowed here:
+//! decisions about the protocol, and calls of Python from another thread than the caller's.
 
 mod client;
 mod fault;
@@ -19,12 +18,12 @@ use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-/// The module of the interpreter that loaded the extension first. Each interpreter of a process has its own
-/// module.
+/// The module of the first interpreter that loaded the extension. Each interpreter of a process has a module of its
+/// own.
 static HOME: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
 
-/// Refuses a second interpreter in the process. Not every version of Python does that by itself, and the
-/// classes belong to the first interpreter.
+/// Refuses a second interpreter in the process. Some versions of Python do not refuse it by themselves, and the classes
+/// belong to the first interpreter.
 fn keep_to_one_interpreter(py: Python<'_>) -> PyResult<()> {
     let here = py.import("builtins")?;
     let home = HOME.get_or_init(py, || here.clone().unbind());

@@ -1,5 +1,5 @@
-//! The loops' warnings, which no call returns. They do not use Python's `logging`, because a loop that waited
-//! for the interpreter would delay devices and clients.
+//! The warnings of the loops. No call returns warnings. The warnings do not use Python's `logging`, because a loop that
+//! waits for the interpreter would delay devices and clients.
 
 use pyo3::prelude::*;
 use std::fs::{File, OpenOptions};
@@ -15,8 +15,7 @@ enum Place {
 
 static PLACE: Mutex<Place> = Mutex::new(Place::Stderr);
 
-/// Sets the destination of warnings: they are appended to this file; None: they are dropped. Without this
-/// call they go to stderr.
+/// Sets the file to which warnings are appended. None: warnings are dropped. By default they go to stderr.
 #[pyfunction]
 #[pyo3(signature = (path, /))]
 pub(crate) fn log_to(path: Option<PathBuf>) -> PyResult<()> {
@@ -35,8 +34,8 @@ struct Line;
 
 impl Write for Line {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // A warning that cannot be written is dropped, because there is no other place for it. In the child
-        // of a fork, the lock may be held for ever.
+        // A warning that cannot be written is dropped, because it cannot be reported anywhere else. In the child of a
+        // fork, the lock may be held for ever.
         if let Ok(mut place) = PLACE.try_lock() {
             let _ = match &mut *place {
                 Place::Stderr => io::stderr().write_all(bytes),
@@ -51,7 +50,7 @@ impl Write for Line {
     }
 }
 
-/// Begins to listen to the loops' warnings.
+/// Begins to collect the loops' warnings.
 pub(crate) fn begin() {
     pmnet_bindings::warnings_to(|| Line);
 }

@@ -1,4 +1,4 @@
-//! Servers that a program pulls from (`pmnet_server::program`).
+//! Servers for Python, whose store is the program (`pmnet_server::program`).
 
 use crate::client::unless_failed;
 use crate::fault::{base, exception};
@@ -13,7 +13,7 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A row that the program must store: the key, and the value or `None` for a deletion.
+/// A row that the program must store: the key, and the value. `None`: the row must be deleted.
 type Row<'py> = (Bound<'py, PyBytes>, Option<Bound<'py, PyBytes>>);
 
 /// Copies the rows or the watermark that the program has stored.
@@ -41,8 +41,8 @@ fn stored(
     Ok(Stored::Rows(given))
 }
 
-/// Runs the body with all signals blocked. A thread inherits its parent's mask, and signal handlers must run
-/// in the program's own threads.
+/// Runs the body while all signals are blocked. A thread that the body starts inherits this mask, so signal handlers
+/// run only in the program's own threads.
 fn with_signals_blocked<'py, T>(
     py: Python<'py>,
     body: impl FnOnce() -> PyResult<T>,
@@ -54,7 +54,7 @@ fn with_signals_blocked<'py, T>(
     };
     let before = mask("SIG_BLOCK", &all)?;
     let result = body();
-    // The handler of a signal that came meanwhile may raise an exception.
+    // A signal may have arrived meanwhile, and its handler may raise an exception.
     mask("SIG_SETMASK", &before)?;
     result
 }
@@ -67,7 +67,7 @@ struct Open {
 }
 
 impl Open {
-    /// Uses the program's server on behalf of a batch, without holding the interpreter.
+    /// Calls the program's server for a batch. Meanwhile the interpreter is released.
     fn of<'a, T: Send>(
         &'a mut self,
         py: Python<'_>,
@@ -82,7 +82,7 @@ impl Open {
         called.map_err(|error| exception(py, error))
     }
 
-    /// Ends the batch.
+    /// Ends the batch by a confirmation or by giving it back.
     fn end(
         &mut self,
         py: Python<'_>,
@@ -90,7 +90,7 @@ impl Open {
         call: impl FnOnce(&mut Program) -> Result<(), ProgramError> + Send,
     ) -> PyResult<()> {
         let ended = self.of(py, batch, |program| Ok(call(program)))?;
-        // A server that has stopped has no batch any more either.
+        // If the server has stopped, it has no batch any more either.
         if matches!(ended, Ok(()) | Err(ProgramError::Stopped(_))) {
             self.present = None;
         }
@@ -98,11 +98,12 @@ impl Open {
     }
 }
 
-// The signature has these numbers as literals, because `help` shows no other defaults.
+// The signature contains these numbers as literals, because `help` shows only literal defaults.
 const _: () = assert!(ServerOptions::BATCH_ENTRIES_MAX == 1024);
 const _: () = assert!(ServerOptions::BATCH_BYTES_MAX == 4_194_304);
 
-/// A server of one shard whose store is the calling program; iterating over it gives batches. One thread at a time may use it.
+/// A server of one shard whose store is the calling program. Iterating over the server gives batches. Only one thread
+/// at a time may use a server.
 #[pyclass(frozen, module = "pmnet")]
 pub(crate) struct Server {
     open: Guarded<Open>,
@@ -152,14 +153,14 @@ impl Server {
         })
     }
 
-    /// The UDP port at which the server listens. Useful if it was opened with port 0.
+    /// The UDP port of the server. If the server was opened with port 0, the system has chosen the port.
     #[getter]
     fn port(&self) -> u16 {
         self.port
     }
 
-    /// Takes the next batch. Waits for it at most this many seconds; None: without limit. Returns None if no
-    /// batch has come within the time.
+    /// Takes the next batch. Waits at most this many seconds; None: without limit. Returns None if no batch has arrived
+    /// within this time.
     #[pyo3(signature = (timeout=None))]
     fn next<'py>(
         this: &Bound<'py, Self>,
@@ -178,15 +179,15 @@ impl Server {
         Server::take(this, None)
     }
 
-    /// Returns a descriptor to poll. It is readable while next() has something to return. The descriptor
+    /// Returns a descriptor that can be polled. The descriptor is readable while next() has a result. The descriptor
     /// belongs to the server, and is closed with it.
     fn fileno(&self) -> PyResult<RawFd> {
         self.open.with(|open| Ok(open.program.raw_fd()))
     }
 
-    /// Closes the server. An unconfirmed batch comes again after the next start, unless the program has
-    /// stored it with its rows. A second call has no effect. Nor has a call in a child of the process that
-    /// opened the server.
+    /// Closes the server. If a batch is not confirmed and its rows are not stored, the next server gets the batch
+    /// again. A second call has no effect. In a child of the process that opened the server, the call has no effect
+    /// either.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let open = self.open.take()?;
         py.detach(|| drop(open));
@@ -235,8 +236,8 @@ impl Server {
     }
 }
 
-/// The program's next work, in one transaction: either updates or bypasses, in the order in which they take
-/// effect. If there are no items, only rows must be stored.
+/// The program's next work, which it must store in one transaction: updates or bypasses, in the order in which they
+/// take effect. If there are no items, the program must only store rows.
 #[pyclass(frozen, module = "pmnet")]
 pub(crate) struct Batch {
     server: Py<Server>,
@@ -246,7 +247,7 @@ pub(crate) struct Batch {
 
 #[pymethods]
 impl Batch {
-    /// Number of the batch, from 1 for each server.
+    /// Number of the batch, counted from 1 for each server.
     #[getter]
     fn number(&self) -> u64 {
         self.number
@@ -258,8 +259,8 @@ impl Batch {
         self.items.clone_ref(py)
     }
 
-    /// Gives the reply to a bypass. item is the bypass's index among the items, from 0. The reply may have up
-    /// to 16 MiB of any bytes. Every bypass needs a reply before the rows are requested; an update gets none.
+    /// Sets the reply to a bypass. item is the index of the bypass among the items, counted from 0. The reply may have
+    /// up to 16 MiB of any bytes. Every bypass needs a reply before the rows are requested. An update has no reply.
     fn reply(&self, py: Python<'_>, item: usize, reply: &Bound<'_, PyAny>) -> PyResult<()> {
         let reply = lent::bytes("reply", reply)?;
         let reply: &[u8] = &reply;
@@ -268,9 +269,9 @@ impl Batch {
         })
     }
 
-    /// Returns the rows that the program must store in the same transaction as the batch. A row with a value
-    /// replaces the row with the same key. A row whose value is None must be deleted. If the batch only reads
-    /// there are no rows.
+    /// Returns the rows that the program must store in the same transaction as the batch. A row with a value replaces
+    /// the row with this key. If the value of a row is None, the row must be deleted. If the batch only reads, there
+    /// are no rows.
     fn rows<'py>(&self, py: Python<'py>) -> PyResult<Vec<Row<'py>>> {
         self.with(py, |open| {
             let rows = open.of(py, self.number, Program::rows)?;
@@ -282,15 +283,15 @@ impl Batch {
         })
     }
 
-    /// Returns all rows in one piece, as they are after this batch, for a program that stores a single value.
-    /// Each batch then takes time and space for all sessions.
+    /// Returns all rows, as they are after this batch, in one blob. The blob is for a program that stores a single
+    /// value. The blob takes time and space for all sessions at each batch.
     fn watermark<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let watermark = self.with(py, |open| open.of(py, self.number, Program::blob))?;
         Ok(PyBytes::new(py, &watermark))
     }
 
-    /// Confirms the batch: the program has stored it durably, together with its rows or its watermark.
-    /// Devices may forget it, and clients get their replies.
+    /// Confirms the batch: the program has stored it durably, together with its rows or its watermark. The devices may
+    /// then drop its entries, and clients get their replies.
     fn done(&self, py: Python<'_>) -> PyResult<()> {
         let number = self.number;
         self.with(py, |open| {
@@ -298,9 +299,9 @@ impl Batch {
         })
     }
 
-    /// Gives the batch back: the program has executed no part of it, and will not. The batch comes again
-    /// after a pause, perhaps with more items. A program that does not know whether its transaction took
-    /// place must close the server instead, and open it with the rows that it finds stored.
+    /// Gives the batch back. The program must have executed no part of the batch, and must not execute it later. The
+    /// batch is offered again after a pause, perhaps with more items. If a program does not know whether its
+    /// transaction took place, it must instead close the server, and open it with the rows that it finds stored.
     fn undone(&self, py: Python<'_>) -> PyResult<()> {
         let number = self.number;
         self.with(py, |open| {
@@ -322,10 +323,10 @@ pub(crate) struct Item {
     kind: Py<PyAny>,
     /// The client's session.
     session: u64,
-    /// For an update: its number in the session. For a bypass: the request's id. Both rise within a session.
+    /// For an update: its number in the session. For a bypass: the request's id. Both numbers rise within a session.
     number: u64,
-    /// For an update: its order in the log. For a bypass, and for an update that found the log full: the
-    /// order up to which the log was applied before.
+    /// For an update: its order in the log. For a bypass, and for an update for which the log was full: the order up to
+    /// which the log was applied before it.
     order: u64,
     /// The client's bytes.
     payload: Py<PyBytes>,

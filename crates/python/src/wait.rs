@@ -1,15 +1,17 @@
-//! Waits without holding the interpreter, and without missing a signal.
+//! Waits while the interpreter is released, without missing a signal.
 
 use crate::fault::exception;
 use pmnet_bindings::Fault;
 use pyo3::prelude::*;
 use std::time::{Duration, Instant};
 
-/// Longest wait between two checks for signals. A signal that comes just before a wait does not end the wait.
+/// Longest wait between two checks for signals. The checks are needed because a signal that arrives just before a wait
+/// does not end the wait.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// Waits until `once` returns a value, at most this long (`None`: without limit). `once` must wait no longer
-/// than its argument. Signal handlers run meanwhile; if one raises an exception, this function fails with it.
+/// Waits until `once` returns a value, at most for this time (`None`: without limit). `once` must not wait longer than
+/// its argument. Signal handlers run meanwhile. If a handler raises an exception, this function fails with the
+/// exception.
 pub(crate) fn until<T: Send, E: Into<Fault> + Send>(
     py: Python<'_>,
     timeout: Option<Duration>,

@@ -1,8 +1,10 @@
-"""All errors that a program can make, with a real device: each error raises its exception, and nothing is lost.
+"""Makes every error that a program can make, with a real device. Each error must raise its exception, and nothing may
+be lost.
 
     misuse.py SERVER DEVICE HEADER
 
-SERVER is the address to which the device sends. HEADER is the header of libpmnet. Further arguments are names of tests.
+SERVER is the address to which the device sends. HEADER is the path of libpmnet's header. Further arguments are names of
+tests.
 """
 
 import asyncio
@@ -26,7 +28,7 @@ WAIT = 60.0
 
 
 class Program:
-    """A server program that does everything right, in a thread."""
+    """A server program without errors, in a thread."""
 
     def __init__(self, rows=None):
         self.rows = dict(rows or {})
@@ -236,14 +238,15 @@ class Objects(unittest.TestCase):
                 code = 1
                 try:
                     refused = 0
-                    # The functions of atexit are those of the parent.
+                    # `close` must not fail in the child, because atexit functions that the parent registered also run
+                    # in the child.
                     one.close()
                     for call in (lambda: one.update(b"child"), one.fileno):
                         try:
                             call()
                         except pmnet.ForkError:
                             refused += 1
-                    # The child drops its own objects, and its references to the parent's.
+                    # The child drops its own objects, and its references to the parent's objects.
                     del one, call
                     with pmnet.Client(DEVICE, timeout=WAIT) as own:
                         own.update(b"own")
@@ -254,7 +257,8 @@ class Objects(unittest.TestCase):
             self.assertEqual(one.bypass(b"still there"), b"still there")
 
     def test_a_child_leaves_its_parents_blocks(self):
-        """A worker that is forked in a `with` and ends by sys.exit, and one that asyncio has forked."""
+        """Two kinds of children: a worker that is forked inside a `with` and ends by sys.exit, and a process that
+        asyncio has forked."""
         with program(), client() as one:
             one.update(b"before")
             child = os.fork()
@@ -328,7 +332,7 @@ class Objects(unittest.TestCase):
                 self.assertLess(time.monotonic() - begun, WAIT / 4)
 
     def test_the_interpreter_is_let_go(self):
-        """Other threads run while a call waits."""
+        """While a call waits, other threads can run."""
         with pmnet.Server("127.0.0.1:0") as server:
             waiting = threading.Thread(target=server.next, args=(1,))
             waiting.start()
@@ -373,7 +377,7 @@ class Batches(unittest.TestCase):
             batch.reply(-1, b"")
         with self.assertRaises(TypeError):
             batch.reply(0, None)
-        # The batch comes again.
+        # The batch is offered again.
         batch.undone()
         with self.assertRaises(pmnet.OrderError):
             batch.undone()
@@ -516,7 +520,7 @@ class Calls(unittest.TestCase):
                 with self.assertRaises(asyncio.CancelledError):
                     await given_up
                 self.assertEqual(await one.bypass(b"and on"), b"and on")
-                # Calls under way end before the session does.
+                # Calls in flight end before the session ends.
                 last = asyncio.ensure_future(one.update(b"last"))
                 await asyncio.sleep(0)
                 return one, last

@@ -1,16 +1,16 @@
-//! Server: applies the ordered log to a store. Defines the trait [`Store`].
+//! The server: it applies the ordered log to a store. Defines the trait [`Store`].
 //!
-//! A server stands at the end of a chain of devices. It gets the shard's log in order, and applies it exactly
-//! once. For this, the store keeps the effects, and the order up to which they are applied, in one step. A
-//! store can have one of two forms:
+//! A server stands at the end of a chain of devices. The server receives the shard's log in order, and applies it
+//! exactly once. For this purpose the store writes two things in one step: the effects, and the order up to which they
+//! are applied. A store can have one of two forms:
 //!
-//! - [`Store`]: the server calls `load`, `apply` and `execute`. The crate `pmnet-store` implements it for
-//!   Redis and for the packet store.
-//! - [`program::Program`]: a program takes batches when it likes, stores their rows with its own data, and
-//!   confirms them (`docs/use/programs.md`). Other languages use this form.
+//! - [`Store`]: the server calls `load`, `apply` and `execute`. The crate `pmnet-store` implements this trait for Redis
+//!   and for the packet store.
+//! - [`program::Program`]: a program takes batches when it chooses, stores their rows with its own data, and confirms
+//!   the batches (`docs/use/programs.md`). Libraries for other languages use this form.
 //!
-//! [`ServerNode`] joins the sans-IO server machine and a store (the simulator runs it unchanged); [`serve`]
-//! runs it on a socket.
+//! [`ServerNode`] joins the server machine, which has no IO, and a store. The simulator runs `ServerNode` unchanged.
+//! [`serve`] runs `ServerNode` on a socket.
 
 mod feed;
 mod node;

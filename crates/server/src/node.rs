@@ -1,4 +1,4 @@
-//! The server machine and its store, without a socket or a clock.
+//! The server machine together with its store, without a socket or a clock.
 
 use crate::store::{Batch, Request, Store, StoreError};
 use pmnet_proto::server::{Genuine, Server, Stop, Work};
@@ -6,13 +6,14 @@ use pmnet_proto::time::{MILLISECOND, Nanos, SECOND};
 use pmnet_proto::{Outbox, Peer, Time};
 use pmnet_wire::Packet;
 
-/// Pause after a failure of the store: the first one, and the longest.
+/// Pause after the first failure of the store. The pause grows with each further failure, up to [`PAUSE_MAX`].
 const PAUSE_MIN: Nanos = 5 * MILLISECOND;
 const PAUSE_MAX: Nanos = 500 * MILLISECOND;
-/// Interval at which a store with maintenance work does some of it; shorter while there is more.
+/// Interval at which a store does a part of its maintenance work. While more work is waiting, the interval is
+/// [`TIDY_ON_AFTER`].
 const TIDY_EVERY: Nanos = 100 * MILLISECOND;
 const TIDY_ON_AFTER: Nanos = 10 * MILLISECOND;
-/// Interval of the checks that the store is still connected, if no work shows it.
+/// Interval at which the node checks that the store is still connected, while no work would show it.
 const LOOK_EVERY: Nanos = 500 * MILLISECOND;
 /// Time after which the same failure is logged again.
 const TOLD_EVERY: Nanos = 5 * SECOND;
@@ -23,11 +24,11 @@ pub struct ServerNode<S> {
     store: S,
     pause: Nanos,
     resume_at: Option<Time>,
-    /// Time at which the store does some of its maintenance work.
+    /// Time at which the store must do a part of its maintenance work.
     tidy_at: Option<Time>,
-    /// Time of the next check that the store is still connected; `None`: the store cannot be lost.
+    /// Time of the next check that the store is still connected. `None`: this store needs no such check.
     look_at: Option<Time>,
-    /// The failure that was logged last, and the time.
+    /// The failure that was logged last, with the time of the message.
     told: Option<(String, Time)>,
     rejected_packets: u64,
 }
@@ -60,25 +61,26 @@ impl<S: Store> ServerNode<S> {
     pub const fn store(&self) -> &S {
         &self.store
     }
-    /// Returns the number of datagrams that were no acceptable packets.
+    /// Returns the number of datagrams that were rejected because they are not valid packets.
     pub const fn rejected_packets(&self) -> u64 {
         self.rejected_packets
     }
-    /// Returns the store's last failure while the server pauses because of it. `None`: there is no pause.
+    /// Returns the store's last failure while the server makes a pause because of it. `None`: there is no pause.
     pub fn pauses(&self) -> Option<&str> {
         let (text, _) = self.told.as_ref()?;
         self.resume_at.map(|_| text.as_str())
     }
-    /// Returns the store, so that it can be given a waker.
+    /// Returns the store, so that the caller can set its waker.
     pub const fn store_mut(&mut self) -> &mut S {
         &mut self.store
     }
-    /// Returns the store in the state in which the death of the process would leave it.
+    /// Returns the store in the state that the death of the process would leave.
     pub fn into_store(self) -> S {
         self.store
     }
 
-    /// Takes one datagram. `now`: the earliest time at which it may have arrived, if it had to wait.
+    /// Handles one datagram. `now`: the earliest time at which the datagram may have arrived, because the datagram may
+    /// have waited in the socket.
     ///
     /// # Errors
     /// [`Stop`]: the shard must not continue.
@@ -95,7 +97,7 @@ impl<S: Store> ServerNode<S> {
         }
     }
 
-    /// The first part of [`ServerNode::receive`]: checks a datagram ([`Server::check`]).
+    /// Checks a datagram, as the first part of [`ServerNode::receive`] ([`Server::check`]).
     pub fn check<'a>(&mut self, datagram: &'a [u8]) -> Option<Genuine<'a>> {
         let Ok(packet) = Packet::parse(datagram) else {
             self.rejected_packets += 1;
@@ -104,21 +106,22 @@ impl<S: Store> ServerNode<S> {
         self.machine.check(&packet)
     }
 
-    /// Lets the store do the next work, if there is any and the store is not pausing. Returns `true` if it
-    /// did: call again after receiving what has arrived meanwhile.
+    /// Lets the store do the next work, if there is work and the store is not in a pause. Returns `true` if the store
+    /// did work. After `true`, the caller must receive the packets that have arrived meanwhile, and call again.
     ///
     /// # Errors
     /// [`Stop`]: the shard must not continue.
     pub fn step(&mut self, now: Time, out: &mut Outbox) -> Result<bool, Stop> {
         if self.store.has_moved() {
-            // No work is under way. The records are loaded from the present store, which has not failed.
+            // No work is in progress. The records are loaded from the other store. The present store has not failed, so
+            // there is no pause.
             self.machine.failed();
         } else if self.resume_at.is_some_and(|at| now < at) {
             return Ok(false);
         } else if self.look_at.is_some_and(|at| now >= at) {
             self.look_at = Some(now + LOOK_EVERY);
             if self.store.is_gone() {
-                // The store had no work; otherwise its failure would have been noticed already.
+                // The store had no work. With work, a failure would have shown the lost connection.
                 tracing::info!("the store has closed its connection: the records are read again");
                 self.machine.failed();
             }
@@ -192,13 +195,13 @@ impl<S: Store> ServerNode<S> {
         Ok(true)
     }
 
-    /// Tells the machine whether the store is short of free space.
+    /// Tells the machine whether the store lacks free space.
     fn tell_room(&mut self) {
         let (short, crowded) = (self.store.is_short(), self.store.is_crowded());
         self.machine.set_room(short, crowded);
     }
 
-    /// Handles a failure of the store: after a pause its records are loaded again.
+    /// Handles a failure of the store: its records are loaded again after a pause.
     fn set_back(&mut self, error: StoreError, now: Time) -> Result<(), Stop> {
         let text = match error {
             StoreError::Fatal(text) => return Err(Stop(text)),
@@ -219,7 +222,7 @@ impl<S: Store> ServerNode<S> {
         Ok(())
     }
 
-    /// Returns when [`ServerNode::step`] has something to do again, even without a packet.
+    /// Returns the time at which [`ServerNode::step`] has work again, even if no packet arrives.
     pub fn next_timeout(&self) -> Option<Time> {
         let next = self.tidy_at.into_iter().chain(self.look_at).min();
         self.resume_at.or(next)

@@ -1,5 +1,5 @@
-//! A server on a UDP socket: one thread, which receives while the store is idle. Packets that arrive during a
-//! disk flush wait in the socket and become the next batch.
+//! A server on a UDP socket. The server has one thread, which receives while the store is idle. Packets that arrive
+//! during a disk flush wait in the socket, and form the next batch.
 
 use crate::feed::{Feed, Reader};
 use crate::node::ServerNode;
@@ -26,28 +26,28 @@ pub struct ServeConfig {
     pub listen: Peer,
     /// Settings of the machine.
     pub server: ServerConfig,
-    /// Microseconds of polling after activity before the loop blocks.
+    /// Time in microseconds for which the loop polls after activity, before it blocks.
     pub spin_micros: u64,
-    /// Messages to and from the agent of the fleet, if there is one.
+    /// Messages to and from the fleet's agent; `None` without a fleet.
     pub words: Option<Arc<ServerWords>>,
-    /// The cluster's keys, which may be replaced while the server runs. The keys in `server` are those at its
-    /// start. `None`: the keys never change.
+    /// The cluster's keys, which may be replaced while the server runs. `server` has the keys at the start. `None`: the
+    /// keys never change.
     pub keys: Option<Latest<ClusterKeys>>,
-    /// Signals that the event loop is running.
+    /// The loop changes the pulse in each turn, so that other threads see that the loop is running.
     pub pulse: Arc<Pulse>,
 }
 
-/// A turn of [`serve`], for its observer.
+/// The facts about one turn of [`serve`] that its observer gets.
 #[derive(Clone, Copy, Debug)]
 pub struct Turn {
-    /// Time that the store's step took; `None`: it had nothing to do.
+    /// Time in which the store did its work; `None`: there was no work.
     pub step: Option<Nanos>,
-    /// Counts of events of the socket so far.
+    /// The socket's event counters so far.
     pub socket: SocketCounters,
 }
 
 impl ServeConfig {
-    /// Settings for a server at this address, without a fleet, that sleeps when it has nothing to do.
+    /// Returns settings for a server at this address, without a fleet. The server sleeps when it has no work.
     #[must_use]
     pub fn new(listen: Peer, server: ServerConfig) -> ServeConfig {
         ServeConfig {
@@ -61,7 +61,7 @@ impl ServeConfig {
     }
 }
 
-/// Why a server ended without being asked to.
+/// The reason why a server ended without having been asked to.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
     /// A socket call failed.
@@ -72,31 +72,31 @@ pub enum DriverError {
     Stopped(#[from] pmnet_proto::server::Stop),
 }
 
-/// Why a loop ended without a fault.
+/// The reason why a loop ended without a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// The server was asked to end.
     Asked,
-    /// Another server of the shard works now, or may have worked meanwhile ([`ServerWords::end_turn`]).
+    /// Another server of the shard serves now, or may have served in the meantime ([`ServerWords::end_turn`]).
     TurnIsOver,
 }
 
 const SOCKET_TOKEN: mio::Token = mio::Token(0);
-/// Token of the waker of the fleet's agent, the store and the keys.
+/// Token of the waker that the fleet's agent, the store and the keys use.
 const WAKE_TOKEN: mio::Token = mio::Token(1);
-/// A step of the store that takes longer is logged.
+/// Duration of a store's step above which the step is logged.
 const SLOW_STORE: Nanos = SECOND;
-/// Most bursts received between two works of the store.
+/// Maximum number of bursts that are received between two steps of the store.
 const BURSTS_MAX: usize = 16;
-/// Approximate space that a small datagram takes in a socket's receive buffer, in bytes.
+/// Approximate space in bytes that a small datagram takes in a socket's receive buffer.
 const DATAGRAM_COST_BYTES: usize = 1280;
 
-/// Runs until stopped, or until the server's turn is over. With a `feed`, entries that the tail only
-/// announces are read from it. `observe` is called once a turn, and once before the first one. `ready` is
-/// called once the socket is open, with the bound address and the durability that the store states.
+/// Runs until the server is asked to end, or until another server serves. With a `feed`, entries that the tail only
+/// announces are read from the feed. `observe` is called once in each turn, and once before the first turn. `ready` is
+/// called when the socket is open, with the bound address and the durability that the store states.
 ///
 /// # Errors
-/// [`DriverError`] if the server ended for a fault.
+/// [`DriverError`] if the server ended because of a fault.
 pub fn serve(
     mut config: ServeConfig,
     store: Box<dyn Store>,
@@ -106,8 +106,8 @@ pub fn serve(
     ready: impl FnOnce(Peer, &str),
 ) -> Result<Ended, DriverError> {
     let mut socket = Socket::bind_patiently(config.listen, stop)?;
-    // Packets that do not fit into the socket's buffer would be lost and requested again, so the tail gets
-    // less credit.
+    // Packets that do not fit into the socket's buffer are lost, and must be requested again. So the tail gets only
+    // credit for packets that fit.
     let holds = socket.receive_buffer_bytes() / DATAGRAM_COST_BYTES;
     config.server.queue_max = config.server.queue_max.min(holds.max(64));
     let clock = Clock::start();
@@ -142,14 +142,14 @@ pub fn serve(
         keys.wake_by(waker.clone());
     }
     core.store_mut().attend(Box::new(move || {
-        // A loop that has ended needs no wake-up.
+        // If the loop has ended, it needs no wake-up.
         let _ = waker.wake();
     }));
     let mut reader = Reader::default();
     let mut spin = Spin::new(config.spin_micros);
     let mut out = Outbox::new();
-    // The first work loads the records, so that the store's durability is known. A store that cannot be
-    // reached yet is asked again.
+    // The first step loads the records, after which the store's durability is known. If the store cannot be reached
+    // yet, later steps try again.
     core.step(clock.now(), &mut out)?;
     let first = Turn {
         step: None,
@@ -157,7 +157,7 @@ pub fn serve(
     };
     observe(&core, &first);
     ready(socket.local_address()?, &core.store().durability());
-    // Time since which the socket was not read. Its packets may have arrived at any time since then.
+    // Time since which the socket was not read. The packets in the socket may have arrived at any moment since then.
     let mut unheard: Option<Time> = None;
     loop {
         if words.as_ref().is_some_and(|words| words.is_turn_over()) {
@@ -262,8 +262,9 @@ pub fn serve(
     }
 }
 
-/// Logs, more and more rarely, that devices of the other mode (with or without keys) send to this server,
-/// which cannot communicate with them. `told`: number of their packets at the last log message.
+/// Logs that devices with the other setting of keys send to this server: devices with keys if this server has no keys,
+/// and devices without keys if this server has keys. Such devices and this server cannot communicate. The messages
+/// become rarer with time. `told`: the number of such packets at the last message.
 fn tell_of_the_other_mode(machine: &Server, told: &mut u64) {
     let packets = machine.counters().other_mode;
     if packets >= told.saturating_mul(2).max(1) {
@@ -281,7 +282,7 @@ fn tell_of_the_other_mode(machine: &Server, told: &mut u64) {
     }
 }
 
-/// Tells the agent the chain on record, if it is new.
+/// Tells the agent the chain on record, if it has changed.
 fn tell(words: &ServerWords, machine: &Server, said: &mut OnRecord) {
     let Some(chain) = machine.chain() else { return };
     // The members of an epoch never change.

@@ -1,4 +1,4 @@
-//! A server that reads the entries of its tail device from the device's log.
+//! Tests of a server that reads the entries of its tail device from the device's log.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::mpsc::{Receiver, channel};
@@ -44,7 +44,7 @@ fn of_device(kind: Kind) -> Header {
     }
 }
 
-/// Returns the entry at this order: the OPEN of a new session.
+/// Returns the entry at this order, which is the OPEN of a new session.
 fn entry(chain: &Chain, order: u64) -> (Header, Vec<u8>) {
     let front = Some(CLUSTER.front_id(b"web"));
     let said = Identity {
@@ -68,7 +68,7 @@ fn sealed(key: MacKey, (header, payload): &(Header, Vec<u8>)) -> Vec<u8> {
     bytes
 }
 
-/// A device's log, from order 1 on. It exists once the device knows its keys.
+/// A device's log, beginning with order 1. The log exists from the moment at which the device knows its keys.
 struct DeviceLog {
     comes: Receiver<Vec<Vec<u8>>>,
     frames: Vec<Vec<u8>>,
@@ -84,7 +84,7 @@ impl Feed for DeviceLog {
     }
 }
 
-/// State of the server after a turn.
+/// The state of the server after a turn.
 #[derive(Clone)]
 struct Seen {
     chain: Option<Chain>,
@@ -93,8 +93,8 @@ struct Seen {
     counters: Counters,
 }
 
-/// If an announcement without the tail's seal counted, it would stop the reading for ever, and make the
-/// server send to the announcement's sender.
+/// An announcement without the tail's seal must not count. Otherwise such an announcement would stop the reading for
+/// ever, and make the server send to the sender of the announcement.
 #[test]
 fn an_announcement_counts_only_if_the_tail_has_sealed_it() {
     let (stop, trigger) = Stop::new().unwrap();
@@ -144,7 +144,7 @@ fn an_announcement_counts_only_if_the_tail_has_sealed_it() {
     let path = write_path(&[member()]);
     let recover = Header {
         request: raw(5),
-        // The RECOVER asks the server.
+        // A RECOVER with seq 1 asks the server.
         seq: 1,
         ..of_device(Kind::Recover)
     };

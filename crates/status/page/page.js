@@ -1,15 +1,17 @@
 "use strict";
-// The page of a status port: asks for the state once a second, and draws what changed. It asks no other host.
+// The page of a status port. The page asks for the state once a second, and draws the changes. The page asks no other
+// host.
 
 const EVERY_MS = 1000;
 const ANSWER_MAX_MS = 5000;
 const POINTS_MAX = 600;
-// A chart shows at least this much time.
+// A chart shows a period of at least this many seconds.
 const SECONDS_MIN = 60;
-// More loops than this are closed at first, unless something is wrong with them.
+// If there are more loops than this number, loops without a problem are folded at first.
 const OPEN_MAX = 4;
 
-// Reads a number of a loop: `part` is the value of its label; without it the parts are added up. Null: it is not there.
+// Returns a metric of a loop. `part` is the value of the metric's label; without `part`, returns the sum of all parts.
+// Null: there is no such metric.
 function value(metrics, name, part) {
   const found = metrics[name];
   if (found === undefined || found === null) return null;
@@ -38,7 +40,8 @@ function histogram(metrics, name, part) {
 
 const calls = (name, part) => (now, before) => perSecond(now, before, (metrics) => histogram(metrics, name, part)?.count ?? null);
 
-// The upper bound of the bucket in which this share of the values is reached that came since the look before, times `scale`.
+// Returns a quantile of the values that were recorded since the look before, times `scale`. The result is the upper
+// bound of the bucket in which the quantile lies.
 function quantile(share, name, part, scale) {
   return (now, before) => {
     const old = new Map(before ? histogram(before.metrics, name, part)?.buckets : []);
@@ -59,7 +62,7 @@ const used = (now) => {
   return capacity ? (100 * value(now.metrics, "pmnet_device_log_entries_used")) / capacity : null;
 };
 
-// Each: title, a metric without which there is no chart, and series: [name, read].
+// The charts. Each has a title, a metric without which the chart is left out, and series: [name, function].
 const CHARTS = [
   ["Calls per second", "pmnet_front_call_seconds", [
     ["early writes", calls("pmnet_front_call_seconds", "early")], ["other writes", calls("pmnet_front_call_seconds", "write")],
@@ -121,7 +124,8 @@ const seconds = (number) => `${number.toFixed(number < 10 ? 2 : 0)} s`;
 const copies = (has, wants) => (metrics) => metrics[has] === undefined ? null : `${metrics[has]} (wanted: ${metrics[wants]})`;
 const plain = (name, show) => (metrics) => metrics[name] === undefined ? null : show(metrics[name]);
 
-// Each: name, and a reading of metrics, labels and facts. Null: there is no such tile.
+// The tiles. Each has a name, and a function of metrics, labels and facts. If the function returns null, the tile is
+// left out.
 const TILES = [
   ["place in the chain", placeInChain],
   ["chain, from the head", (_, __, facts) => facts.chain?.length ? facts.chain.join(" → ") : null],
@@ -189,7 +193,7 @@ class Chart {
     this.reads.forEach((read, at) => this.data[at + 1].push(read(now, before)));
     if (this.data[0].length > POINTS_MAX) this.data.forEach((column) => column.shift());
     this.plot.setData(this.data);
-    // Without a pointer in the chart the legend has the newest point.
+    // While no pointer is over the chart, the legend shows the newest point.
     if (this.plot.cursor.idx === null || this.plot.cursor.idx === undefined) this.plot.setLegend({ idx: this.data[0].length - 1 });
     this.box.dataset.points = String(this.data[1].filter((number) => number !== null).length);
   }
@@ -205,7 +209,7 @@ function short(number) {
   return String(Number(number.toPrecision(3)));
 }
 
-// One loop: its notes, tiles and charts.
+// One loop with its notes, tiles and charts.
 class Loop {
   constructor(loop, parent, isOpen) {
     this.box = element("details", "loop");
@@ -266,7 +270,7 @@ function show(state) {
   document.getElementById("title").textContent = `pmnet ${state.role}`;
   said(state.ready, `${state.ready ? "ready" : "not ready"} · up ${whole(state.uptime_seconds)} s · ${state.version} (${state.commit.slice(0, 12)}) · pid ${state.pid}`);
   if (state.pid !== pid) {
-    // Another process: its counters began anew.
+    // The state comes from a new process, whose counters began at zero.
     pid = state.pid;
     loops.forEach((loop) => { loop.before = null; });
   }

@@ -1,11 +1,13 @@
-//! Numbers that one loop writes and other threads read.
+//! Numbers that one loop writes and that other threads read.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Numbers of one loop. They begin at a cache line of their own (two lines, since processors fetch them in pairs).
+/// The numbers of one loop. The numbers begin at a cache line of their own. The alignment is two lines, because
+/// processors fetch lines in pairs.
 ///
-/// Only one thread may publish at a time: the stores are plain ones. A reader may see some words of one turn and others of the next.
+/// Only one thread may publish at a time, because it writes the words one by one. A reader may see some words of one
+/// turn, and others of the next turn.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Board<const N: usize> {
@@ -39,8 +41,8 @@ impl<const N: usize> Board<N> {
 /// Number of slots of a [`Histogram`].
 const SLOTS: usize = 40;
 
-/// Counts of durations in nanoseconds, or of sizes. Slot `k` counts values below 2^k that are in no earlier slot. The
-/// last slot counts all larger values.
+/// Counts of durations in nanoseconds, or of sizes. Slot `k` counts the values below 2^k that no earlier slot counts.
+/// The last slot counts all larger values.
 ///
 /// Only one thread may record at a time.
 #[derive(Debug)]
@@ -60,7 +62,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Counts `times` values of this size.
+    /// Counts a value of this size `times` times.
     #[inline]
     pub fn record(&self, value: u64, times: u64) {
         let slot = usize::try_from(u64::BITS - value.leading_zeros())
@@ -69,8 +71,8 @@ impl Histogram {
         add(&self.sum, value.saturating_mul(times));
     }
 
-    /// Returns the counts so far. `unit`: number of recorded units in one shown unit (1e9: nanoseconds are shown as
-    /// seconds). `from` and `to`: exponents of the smallest and the largest bound to show.
+    /// Returns the counts so far. `unit`: the number of recorded units in one unit of the result (1e9 converts
+    /// nanoseconds to seconds). `from` and `to`: exponents of the smallest and the largest bound in the result.
     #[must_use]
     pub fn read(&self, unit: f64, from: usize, to: usize) -> Shot {
         let counts: [u64; SLOTS] = std::array::from_fn(|at| self.slots[at].load(Relaxed));
@@ -78,24 +80,24 @@ impl Histogram {
     }
 }
 
-/// Adds to a word that only the calling thread writes.
+/// Adds to a word. Only the calling thread writes this word.
 #[inline]
 fn add(word: &AtomicU64, count: u64) {
     word.store(word.load(Relaxed).wrapping_add(count), Relaxed);
 }
 
-/// A histogram as it was at one moment.
+/// The state of a histogram at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shot {
-    /// Upper bound of each bucket, and the count of values in this bucket alone. The last bound is [`f64::MAX`], which
-    /// means no bound.
+    /// The upper bound of each bucket, and the number of values in this bucket alone. The last bound is [`f64::MAX`],
+    /// which stands for "no bound".
     pub buckets: Vec<(f64, u64)>,
     /// Sum of all values.
     pub sum: f64,
 }
 
 impl Shot {
-    /// Makes a shot from slots whose bounds are powers of two: slot `k` counts values below 2^k. The parameters are
+    /// Makes a shot from slots whose bounds are powers of two: slot `k` counts the values below 2^k. The parameters are
     /// those of [`Histogram::read`].
     #[must_use]
     #[allow(clippy::cast_precision_loss)]
@@ -125,8 +127,8 @@ impl Shot {
         self.buckets.iter().map(|(_, count)| count).sum()
     }
 
-    /// Returns the upper bound of the bucket in which this share of all values is reached. `None`: there is no value, or that bucket has no
-    /// bound.
+    /// Returns the upper bound of the bucket in which this quantile lies. `None`: there is no value, or the bucket has
+    /// no bound.
     #[must_use]
     #[allow(clippy::cast_precision_loss)]
     pub fn quantile(&self, share: f64) -> Option<f64> {
@@ -175,7 +177,7 @@ mod tests {
         assert_eq!(shot.quantile(1.0), None, "it has no bound");
     }
 
-    /// A reader never sees a word that was not published.
+    /// A reader must never see a word that was not published.
     #[test]
     fn readers_see_published_words_only() {
         let board = Board::<9>::default();

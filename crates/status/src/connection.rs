@@ -1,4 +1,4 @@
-//! One connection to the status port. It has one request and one answer.
+//! One connection to the status port. A connection serves one request.
 
 use std::borrow::Cow;
 use std::io::{self, ErrorKind, Read, Write};
@@ -9,26 +9,26 @@ use mio::net::{TcpStream, UnixStream};
 
 use crate::page::POLICY;
 
-/// Longest head of a request, in bytes.
+/// Maximum length of the head of a request, in bytes.
 pub const HEAD_BYTES_MAX: usize = 8192;
 /// Longest time until the whole request has arrived.
 pub const REQUEST_MAX: Duration = Duration::from_secs(5);
-/// Longest time of a TLS handshake. After it the client's certificate is known.
+/// Longest time of a TLS handshake. The handshake shows whether the client has a certificate.
 pub const HANDSHAKE_MAX: Duration = Duration::from_secs(1);
-/// Longest time for which a connection stays open, for clients that read slowly or have disappeared.
+/// Longest time for which a connection stays open. After this time, connections of slow or vanished clients are closed.
 pub const LIFE_MAX: Duration = Duration::from_secs(15);
-/// Time for which a new connection keeps its place: enough for a request and its answer.
+/// Time for which a new connection cannot be displaced. This time is enough for a request and its answer.
 const UNDISTURBED: Duration = Duration::from_millis(250);
-/// Most headers of a request.
+/// Maximum number of headers of a request.
 const HEADERS_MAX: usize = 64;
-/// Most bytes of a request's body that are read and discarded. Unread data would reset the connection, and the client
-/// might not get the answer.
+/// Maximum number of bytes of a request's body that are read and discarded. If data stayed unread, the connection would
+/// be reset, and the client might not get the answer.
 const BODY_BYTES_MAX: usize = 2 << 20;
 
-/// Status for a request that would change something. The answer names the allowed methods.
+/// Status of the answer to a request that would change something. The answer also names the allowed methods.
 const NOT_ALLOWED: &str = "405 Method Not Allowed";
 
-/// A socket of either kind.
+/// A socket of any kind.
 #[derive(Debug)]
 pub enum Stream {
     Tcp(TcpStream),
@@ -54,7 +54,7 @@ impl Stream {
         }
     }
 
-    /// Sends as many of the waiting bytes as the socket takes.
+    /// Sends as many of the waiting bytes as the socket accepts.
     fn flush(&mut self) -> io::Result<()> {
         match self {
             Stream::Tls(stream) if stream.has_unsent() => stream.flush(),
@@ -62,8 +62,8 @@ impl Stream {
         }
     }
 
-    /// Returns the address of the client. All clients of a unix socket, and those that have already disconnected, count
-    /// as one host.
+    /// Returns the address of the client's host. All clients of a unix socket count as one host, together with clients
+    /// that have already disconnected.
     fn host(&self) -> IpAddr {
         let peer = match self {
             Stream::Tcp(stream) => stream.peer_addr().ok(),
@@ -73,12 +73,13 @@ impl Stream {
         peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.ip())
     }
 
-    /// Whether a TLS handshake is under way, so the client may have no certificate.
+    /// Returns whether a TLS handshake is in progress. Until the handshake has ended, it is unknown whether the client
+    /// has a certificate.
     fn is_handshaking(&self) -> bool {
         matches!(self, Stream::Tls(stream) if stream.is_handshaking())
     }
 
-    /// Whether the client has shown a certificate.
+    /// Returns whether the client has shown a certificate.
     fn is_known(&self) -> bool {
         matches!(self, Stream::Tls(stream) if !stream.is_handshaking())
     }
@@ -89,8 +90,8 @@ impl Stream {
             Stream::Unix(stream) => stream.shutdown(Shutdown::Write),
             Stream::Tls(stream) => {
                 stream.close();
-                // If the socket does not take the closing message now, the message is lost. The client knows the length
-                // of the answer without it.
+                // If the socket does not accept the closing message now, the message is lost. The client does not need
+                // the message, because it knows the length of the answer.
                 let _unsent = stream.flush();
                 stream.socket().shutdown(Shutdown::Write)
             }
@@ -101,11 +102,11 @@ impl Stream {
 /// A parsed request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Only the head of the answer is requested (HEAD).
+    /// The client requests only the head of the answer (HEAD).
     pub head_only: bool,
     /// The path, without a query.
     pub path: String,
-    /// The value of the header `Accept`.
+    /// The value of the request's header `Accept`.
     pub accept: String,
 }
 
@@ -147,13 +148,13 @@ impl Answer {
     }
 }
 
-/// Result of parsing a request.
+/// The result of parsing a request.
 #[derive(Debug, PartialEq, Eq)]
 enum Parsed {
     /// The request is incomplete.
     Partial,
     Request(Request),
-    /// The request is refused with this status, for this reason.
+    /// The request is refused. The fields are the status and the reason.
     Refused(&'static str, &'static str),
 }
 
@@ -195,7 +196,8 @@ fn parse(bytes: &[u8]) -> Parsed {
     })
 }
 
-/// Returns the path that a request names, without its query. A request through a proxy may name the host, too (RFC 9112, 3.2.2).
+/// Returns the path in the target of a request, without the query. If the request came through a proxy, the target may
+/// also name the host (RFC 9112, 3.2.2).
 fn path(target: &str) -> &str {
     let path = match target.split_once("://") {
         Some((scheme, rest)) if !scheme.contains('/') => {
@@ -210,9 +212,9 @@ fn path(target: &str) -> &str {
 enum Stage {
     /// The request is being read.
     Reading(Vec<u8>),
-    /// The answer is being written; the number is the position of the next byte.
+    /// The answer is being written. The number is the position of the next byte.
     Writing(Vec<u8>, usize),
-    /// The answer was written. The rest of the request is discarded; the number is that of the bytes so far.
+    /// The answer was written, and the rest of the request is being discarded. The number counts the discarded bytes.
     Draining(usize),
 }
 
@@ -225,7 +227,7 @@ pub enum Then {
     Over,
 }
 
-/// A connection of a client, and its stage.
+/// A connection of a client, with its stage.
 #[derive(Debug)]
 pub struct Connection {
     stream: Stream,
@@ -244,7 +246,7 @@ impl Connection {
         }
     }
 
-    /// Returns the time at which the connection is closed at the latest.
+    /// Returns the time at which the connection will be closed, unless its stage changes before.
     pub fn due(&self) -> Instant {
         self.began
             + match self.stage {
@@ -254,14 +256,14 @@ impl Connection {
             }
     }
 
-    /// Returns the client's host, unless the client has shown a certificate, or has just come. Only a connection with a
-    /// host may have to make room for another one.
+    /// Returns the client's host, if a new connection may displace this connection. `None`: the client has shown a
+    /// certificate, or the connection is new.
     pub fn stranger(&self, now: Instant) -> Option<IpAddr> {
         let settled = now.duration_since(self.began) >= UNDISTURBED;
         (settled && !self.stream.is_known()).then_some(self.host)
     }
 
-    /// Continues as far as possible without waiting. `answer` is called once, with the request.
+    /// Continues as far as possible without waiting. `answer` is called once, when the request is complete.
     pub fn turn(&mut self, answer: &mut dyn FnMut(&Request) -> Answer) -> Then {
         loop {
             let advanced = match &mut self.stage {
@@ -280,7 +282,7 @@ impl Connection {
     }
 }
 
-/// The result of a step: the next stage; `None`: the connection must be closed.
+/// The result of a step. `Some`: the next stage. `None`: the connection must be closed.
 type Step = io::Result<Option<Stage>>;
 
 fn read_request(

@@ -1,4 +1,4 @@
-//! TLS of the port: only clients with a certificate of the right authority get an answer.
+//! TLS of the status port. Only clients with a certificate of the right authority get an answer.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use mio::net::TcpStream;
 use pmnet_tls::{Clients, ServerTls, Stamps, Stream, TlsError};
 
-/// Certificate of the port, and the authorities of its clients. Replaced files are read again at the next connection.
+/// Certificate of the port, and the authorities of its clients. If the files are replaced, the next connection uses the
+/// new ones.
 #[derive(Debug)]
 pub struct Guard {
     certificate: PathBuf,
@@ -17,7 +18,8 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Reads certificate and key of the port, and the authorities of its clients, which must show a certificate.
+    /// Reads the port's certificate and key, and the file of authorities. Clients must show a certificate that one of
+    /// these authorities issued.
     ///
     /// # Errors
     /// [`TlsError`], which names the file and its fault.
@@ -31,7 +33,7 @@ impl Guard {
         })
     }
 
-    /// Wraps an accepted connection. The handshake takes place while the connection is read.
+    /// Wraps an accepted connection. Later reads make the handshake.
     pub(crate) fn accept(&mut self, stream: TcpStream) -> io::Result<Stream<TcpStream>> {
         self.renew();
         self.tls.accept(stream)

@@ -1,4 +1,4 @@
-//! The state of a process as JSON (`docs/operate/monitoring.md` has the schema).
+//! The state of a process as JSON. `docs/operate/monitoring.md` has the schema.
 
 use serde_json::{Map, Value as Json, json};
 
@@ -6,10 +6,11 @@ use crate::board::Shot;
 use crate::metric::{Sample, Value};
 use crate::source::{About, Looked};
 
-/// Version of the schema. It changes when a member is removed or gets another meaning, but not when a member is added.
+/// Version of the schema. The version changes when a member is removed or its meaning changes. A new member does not
+/// change the version.
 pub const SCHEMA: u32 = 1;
 
-/// Writes the state of a process.
+/// Returns the state of a process as JSON.
 pub(crate) fn write(about: &About, uptime_seconds: u64, loops: &[Looked]) -> String {
     let ready = !loops.is_empty() && loops.iter().all(|one| one.look.reasons.is_empty());
     let state = json!({
@@ -47,7 +48,8 @@ fn one(one: &Looked) -> Json {
     })
 }
 
-/// Returns the upper bound (null: none) and the count of each bucket that is not empty.
+/// Returns the upper bound and the count of each bucket that is not empty. A bound of null means that there is no
+/// bound.
 fn buckets(shot: &Shot) -> Vec<(Option<f64>, u64)> {
     let filled = shot.buckets.iter().filter(|(_, count)| *count > 0);
     filled
@@ -55,7 +57,7 @@ fn buckets(shot: &Shot) -> Vec<(Option<f64>, u64)> {
         .collect()
 }
 
-/// Adds a sample under its name and, if it has a label, under the label's value.
+/// Adds a sample under its name. If the sample has a label, adds the sample under the value of the label.
 fn enter(metrics: &mut Map<String, Json>, sample: &Sample) {
     let metric = &sample.metric;
     let value = match &sample.value {

@@ -1,13 +1,14 @@
 //! The status port: one thread that shows the state of a process's loops.
 //!
-//! Purpose: metrics in the text forms of OpenMetrics and Prometheus (`/metrics`), whether the process lives and is
-//! ready (`/livez`, `/readyz`), its state as JSON (`/api/v1/status`), and a page that draws it (`/`). A loop publishes
-//! its numbers once a turn in a [`Board`]: plain stores of words that only it writes. For this the loop takes no lock,
-//! reads no clock and makes no system call, and it never waits for a reader. Bounds: [`CONNECTIONS_MAX`] connections,
-//! [`HEAD_BYTES_MAX`] bytes of a request, [`HANDSHAKE_MAX`] for a handshake, [`REQUEST_MAX`] for a request and
-//! [`LIFE_MAX`] for a connection. A request above these bounds gets an error. If there are too many connections, a new
-//! one takes the place of a connection whose client has not shown its certificate yet. If there is no such connection,
-//! the new one waits. Not allowed here: knowing what a number means, and changing anything in the process.
+//! Purpose: metrics in the text formats of OpenMetrics and Prometheus (`/metrics`), whether the process is alive and
+//! ready (`/livez`, `/readyz`), its state as JSON (`/api/v1/status`), and a page that draws the state (`/`). Once in
+//! each turn, a loop publishes its numbers in a [`Board`], with plain stores of words that only this loop writes. For
+//! this the loop takes no lock, reads no clock, makes no system call, and never waits for a reader. Bounds:
+//! [`CONNECTIONS_MAX`] connections, [`HEAD_BYTES_MAX`] bytes of a request, [`HANDSHAKE_MAX`] for a handshake,
+//! [`REQUEST_MAX`] for a request and [`LIFE_MAX`] for a connection. A request above these bounds gets an error. If
+//! there are too many connections, a new connection displaces a connection whose client has not shown a certificate. If
+//! all clients have shown certificates, the new connection waits. Not allowed here: knowing what a number means, and
+//! changing anything in the process.
 
 mod board;
 mod connection;

@@ -5,15 +5,15 @@ use crate::board::Shot;
 /// Kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A count of events since the process began. It never decreases while the process lives.
+    /// A count of events since the process began. While the process runs, the count never decreases.
     Counter,
-    /// A present value.
+    /// A value that can rise and fall.
     Gauge,
-    /// Counts of durations or sizes, in slots of powers of two.
+    /// Counts of durations or sizes, in slots whose bounds are powers of two.
     Histogram,
 }
 
-/// Definition of one metric, or of the part of a metric that one value of its label names.
+/// Definition of a metric, or of one part of a metric. A part belongs to one value of the metric's label.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
     /// Name of the metric, without `_total`.
@@ -22,7 +22,7 @@ pub struct Metric {
     pub kind: Kind,
     /// Meaning of the whole metric, with its unit.
     pub help: &'static str,
-    /// The label that tells the parts of the metric apart, and the value for this part. `None`: the metric has no
+    /// The label that distinguishes the parts of the metric, and its value for this part. `None`: the metric has no
     /// parts.
     pub label: Option<(&'static str, &'static str)>,
     /// Meaning of this part; empty if the metric has no parts.
@@ -55,7 +55,7 @@ impl Metric {
 /// Value of a sample.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Value of a counter, or of a gauge that counts.
+    /// Value of a counter, or of a gauge whose values are integers.
     Count(u64),
     /// Value of a gauge.
     Number(f64),
@@ -68,7 +68,7 @@ pub enum Value {
 pub struct Sample {
     /// The metric.
     pub metric: Metric,
-    /// Labels besides those of the loop and the metric's own.
+    /// Labels in addition to those of the loop and of the metric.
     pub labels: Vec<(&'static str, String)>,
     /// The value.
     pub value: Value,
@@ -86,7 +86,7 @@ impl Sample {
     }
 }
 
-/// Defines the numbers of one loop: a struct of words, and the metric of each.
+/// Defines the counters of one loop: a struct of words, and a metric for each word.
 ///
 /// ```
 /// pmnet_status::numbers! {
@@ -123,7 +123,7 @@ macro_rules! numbers {
             $($(#[allow(missing_docs)] $(#[doc = $text])* $visible $field: u64,)*)*
         }
         impl $name {
-            /// Metric of each number, in their order.
+            /// The metric of each number, in the order of the fields.
             $visible const METRICS: &'static [$crate::Metric] = &[$($($crate::Metric {
                 name: $metric,
                 kind: $crate::Kind::$kind,
@@ -131,18 +131,18 @@ macro_rules! numbers {
                 label: if $label.is_empty() { None } else { Some(($label, stringify!($field))) },
                 part: concat!($($text),*),
             },)*)*];
-            /// Returns the numbers, in their order.
+            /// Returns the numbers, in the order of the fields.
             #[must_use]
             $visible const fn words(self) -> [u64; $name::METRICS.len()] {
                 [$($(self.$field,)*)*]
             }
-            /// Returns the numbers that these words are.
+            /// Makes the struct from the numbers, in the order of the fields.
             #[must_use]
             $visible const fn of(words: [u64; $name::METRICS.len()]) -> $name {
                 let [$($($field,)*)*] = words;
                 $name { $($($field,)*)* }
             }
-            /// Returns a sample of each number.
+            /// Returns a sample for each number.
             #[must_use]
             $visible fn samples(self) -> Vec<$crate::Sample> {
                 let both = $name::METRICS.iter().zip(self.words());

@@ -1,7 +1,7 @@
-//! The page with charts, and the files that it loads. All of them are parts of this program, so a browser asks no other
+//! The page with charts, and the files that it loads. This program contains all these files, so a browser asks no other
 //! host.
 
-/// A file: its path, its media type, and its text.
+/// A file of the page: its path, its media type, and its text.
 type File = (&'static str, &'static str, &'static str);
 
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
@@ -37,8 +37,8 @@ const FILES: [File; 7] = [
     ),
 ];
 
-/// Rights of the page in a browser. It may run and load files of this port, but nothing from another host. No other
-/// page may show it in a frame.
+/// The content security policy of the page. The page may run and load files from this port, and nothing from other
+/// hosts. No other page may show this page in a frame.
 pub const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; \
      form-action 'none'; frame-ancestors 'none'";
 
@@ -52,7 +52,7 @@ pub fn file(path: &str) -> Option<(&'static str, &'static str)> {
 mod tests {
     use super::*;
 
-    /// The policy forbids other sources, so each file that the page names must be in this list.
+    /// The policy forbids other sources, so this list must have each file that the page names.
     #[test]
     fn the_page_asks_for_files_of_this_port_only() {
         let (_, page) = file("/").unwrap();

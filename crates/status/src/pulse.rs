@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-/// If a loop neither sleeps nor begins another turn within this time, it counts as stuck.
+/// Time after which a loop counts as stuck, if it neither sleeps nor begins another turn.
 pub const SILENCE_MAX: Duration = Duration::from_secs(1);
 
-/// Decides by a loop's pulse whether the loop is alive. The pulse is a number that changes in each turn, and is odd
-/// while the loop waits for work.
+/// Decides from a loop's pulse whether the loop is alive. The pulse is a number that changes in each turn. The pulse is
+/// odd while the loop waits for work.
 #[derive(Debug)]
 pub struct Alive {
     seen: u64,
@@ -23,7 +23,7 @@ impl Alive {
         }
     }
 
-    /// Takes the present pulse. Returns for how long the loop has been in the same turn; zero if the loop waits for
+    /// Notes the present pulse. Returns for how long the loop has been in its present turn; zero if the loop waits for
     /// work.
     pub fn look(&mut self, pulse: u64, now: Instant) -> Duration {
         if pulse != self.seen || !pulse.is_multiple_of(2) {

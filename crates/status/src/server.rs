@@ -20,13 +20,13 @@ use crate::source::{About, Shown};
 use crate::text::Form;
 use crate::{json, page, text};
 
-/// Most connections at a time. A further connection takes the place of the oldest one of the host that has the most, so
-/// that one host cannot keep the others out. Connections whose clients have shown a certificate keep their places; if
-/// there are no other ones, the further one waits until a connection is closed.
+/// Maximum number of connections at a time. A further connection displaces the oldest connection of the host that has
+/// the most connections, so that one host cannot lock out the others. A connection whose client has shown a certificate
+/// is never displaced. If no connection can be displaced, the further connection waits until another is closed.
 pub const CONNECTIONS_MAX: usize = 128;
-/// Interval of the checks whether the loops are alive, and of their progress.
+/// Interval at which the thread checks the pulses of the loops.
 const TICK: Duration = Duration::from_millis(250);
-/// If the address is taken, the port tries again at this interval.
+/// If the address is in use, the thread tries again at this interval to listen.
 const AGAIN: Duration = Duration::from_secs(5);
 /// Niceness of the thread, so that the loops get processor time first.
 const NICE: i32 = 10;
@@ -34,7 +34,7 @@ const LISTENER: Token = Token(0);
 const WAKER: Token = Token(1);
 const FIRST: usize = 2;
 
-/// The place of the port.
+/// The address of the port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A TCP address.
@@ -55,7 +55,7 @@ impl std::fmt::Display for Place {
 #[derive(Debug)]
 enum Listener {
     Tcp(TcpListener),
-    /// A unix socket with its path, which is removed at the end.
+    /// A unix socket, with its path. The socket's file is removed at the end.
     Unix(UnixListener, PathBuf),
 }
 
@@ -94,13 +94,13 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Listener::Unix(_, path) = self {
-            // If the file was removed already, nothing is left to do.
+            // If the file was already removed, there is nothing to do.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// A connection that was accepted.
+/// A connection that was accepted, without TLS.
 enum Raw {
     Tcp(TcpStream),
     Unix(UnixStream),
@@ -124,14 +124,13 @@ impl Raw {
     }
 }
 
-/// Listens at this path. A socket that a killed process left is replaced. A socket at which a process listens, and any
-/// other file, stays.
+/// Listens at this path. If a killed process has left a socket at the path, the socket is replaced. A socket at which a
+/// process listens, and a file of another kind, are not replaced.
 fn open_unix(path: &PathBuf) -> io::Result<UnixListener> {
     use std::os::unix::fs::FileTypeExt;
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket());
     if is_socket {
-        // The connection attempt does not wait, because a process that accepts no connections now may have a full
-        // queue.
+        // The attempt to connect must not wait: if a process does not accept connections, its queue may be full.
         match UnixStream::connect(path) {
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                 std::fs::remove_file(path)?
@@ -142,7 +141,7 @@ fn open_unix(path: &PathBuf) -> io::Result<UnixListener> {
     UnixListener::bind(path)
 }
 
-/// An open status port. It closes when this value is dropped.
+/// An open status port. The port closes when this value is dropped.
 #[derive(Debug)]
 pub struct StatusPort {
     waker: Waker,
@@ -152,11 +151,11 @@ pub struct StatusPort {
 }
 
 impl StatusPort {
-    /// Opens the port. With a guard, a TCP port speaks TLS. If the address is taken, this is logged, the process
-    /// continues without the port, and the thread tries the address again.
+    /// Opens the port. With a guard, a TCP port uses TLS. If the address is in use, the function logs this, and the
+    /// process continues without the port. The thread tries again later to listen.
     ///
     /// # Errors
-    /// The system gives no thread or no file descriptor.
+    /// The system cannot start a thread, or has no free file descriptor.
     pub fn open(
         place: Place,
         guard: Option<Guard>,
@@ -188,7 +187,7 @@ impl StatusPort {
         let thread = std::thread::Builder::new()
             .name("status".into())
             .spawn(move || {
-                // Without the right to do so, the thread keeps the priority of the loops.
+                // If this is not permitted, the thread keeps the priority of the loops.
                 let _ = rustix::process::setpriority_process(None, NICE);
                 port.run(&is_over);
             })?;
@@ -200,8 +199,8 @@ impl StatusPort {
         })
     }
 
-    /// Returns the place at which the port listens. If TCP port 0 was configured, it has the chosen port. `None`: the
-    /// address is taken.
+    /// Returns the address at which the port listens. If TCP port 0 was configured, the result has the chosen port.
+    /// `None`: the port does not listen, because the address is in use.
     #[must_use]
     pub const fn place(&self) -> Option<&Place> {
         self.place.as_ref()
@@ -211,7 +210,7 @@ impl StatusPort {
 impl Drop for StatusPort {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Release);
-        // If the thread cannot be woken, it wakes up by itself within a tick.
+        // If the wake-up fails, the thread wakes up by itself within a tick.
         let _ = self.waker.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -229,7 +228,7 @@ struct Port {
     shown: Shown,
     began: Instant,
     listener: Option<Listener>,
-    /// Clients may wait to be accepted.
+    /// Connections may be waiting.
     may_accept: bool,
     /// Time of the last attempt to listen.
     tried: Option<Instant>,
@@ -268,14 +267,14 @@ impl Port {
                 self.shown.tick(now);
                 self.expire(now);
                 self.listen(now);
-                // If there was no free file descriptor, there may be one again.
+                // A file descriptor may have become free since the last attempt.
                 self.may_accept = true;
             }
             more = self.accept(now);
         }
     }
 
-    /// If the port does not listen yet and it is time, tries to listen.
+    /// If the port does not listen yet, and the interval has passed, tries to listen.
     fn listen(&mut self, now: Instant) {
         let waits = self
             .tried
@@ -309,7 +308,7 @@ impl Port {
         }
     }
 
-    /// Accepts some of the waiting connections. Returns whether more of them may be accepted at once.
+    /// Accepts some of the waiting connections. Returns whether more may be waiting.
     fn accept(&mut self, now: Instant) -> bool {
         for _ in 0..CONNECTIONS_MAX {
             let given_up = self.connections.len() == CONNECTIONS_MAX;
@@ -337,7 +336,7 @@ impl Port {
         true
     }
 
-    /// Returns the connection that must give up its place for a new one. `None`: all connections may stay.
+    /// Returns the connection that a new connection must displace. `None`: all connections may stay.
     fn stranger(&self, now: Instant) -> Option<usize> {
         let strangers = self.connections.iter();
         let strangers = strangers.filter_map(|(number, it)| Some((*number, it.stranger(now)?)));

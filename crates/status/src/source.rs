@@ -20,23 +20,23 @@ pub struct About {
     pub commit: &'static str,
 }
 
-/// State of one loop at one moment.
+/// The state of one loop at one moment.
 #[derive(Debug, Default)]
 pub struct Look {
     /// Metrics of the loop.
     pub samples: Vec<Sample>,
-    /// Reasons why the loop is not ready, as sentences. If there are none, it is ready.
+    /// Reasons why the loop is not ready, as sentences. If empty, the loop is ready.
     pub reasons: Vec<String>,
-    /// Further facts about the loop, for people and for JSON.
+    /// Further facts about the loop, for users and for JSON.
     pub facts: Map<String, Json>,
-    /// Faults of the loop.
+    /// Problems of the loop.
     pub advice: Vec<Advice>,
 }
 
-/// A problem of a loop, with the alert that says what to do.
+/// A problem of a loop, with the alert whose section in the handbook has advice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advice {
-    /// The alert. Its section in the handbook says what to do.
+    /// Name of the alert. The alert's section in the handbook has advice.
     pub alert: &'static str,
     /// A sentence about the problem.
     pub text: &'static str,
@@ -50,13 +50,13 @@ const STUCK: Advice = Advice {
 
 /// A loop as the status port sees it. Only the port's thread calls these functions.
 pub trait Source: Debug + Send + Sync {
-    /// Returns the labels of all metrics of the loop.
+    /// Returns the labels that all metrics of the loop have.
     fn labels(&self) -> Vec<(&'static str, String)>;
 
     /// Returns the loop's pulse: a number that changes in each turn, and is odd while the loop waits for work.
     fn pulse(&self) -> u64;
 
-    /// Is called several times a second, for values that depend on several moments.
+    /// Called several times a second, for values that depend on more than one moment.
     fn tick(&self, now: Instant) {
         let _nothing = now;
     }
@@ -65,15 +65,15 @@ pub trait Source: Debug + Send + Sync {
     fn look(&self, now: Instant) -> Look;
 }
 
-/// The loops of a process that are shown. Clones share one list.
+/// The loops of a process that the status port shows. All clones share one list.
 #[derive(Clone, Debug, Default)]
 pub struct Shown(Arc<Mutex<Vec<Seen>>>);
 
-/// A loop, and the state that shows whether it is alive.
+/// A loop, with the state by which its life is checked.
 type Seen = (Arc<dyn Source>, Alive);
 
 impl Shown {
-    /// Shows a further loop. An earlier loop with the same labels has ended, and is no longer shown.
+    /// Adds a loop. If an earlier loop has the same labels, it has ended, and is no longer shown.
     pub fn add(&self, source: Arc<dyn Source>) {
         let labels = source.labels();
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -81,7 +81,7 @@ impl Shown {
         all.push((source, Alive::new(Instant::now())));
     }
 
-    /// Takes the pulses of all loops, and calls [`Source::tick`] for each.
+    /// Reads the pulses of all loops, and calls [`Source::tick`] for each.
     pub(crate) fn tick(&self, now: Instant) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (source, alive) in &mut *all {
@@ -115,7 +115,7 @@ impl Shown {
         looked.collect()
     }
 
-    /// Returns a reason for each loop that is stuck; empty if all loops are alive.
+    /// Returns a reason for each loop that is stuck. If all loops are alive, the result is empty.
     #[must_use]
     pub fn dead(&self, now: Instant) -> Vec<String> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -127,7 +127,7 @@ impl Shown {
     }
 }
 
-/// Returns why a loop is stuck; `None`: the loop is alive.
+/// Returns the reason why a loop is stuck; `None`: the loop is alive.
 fn dead(source: &dyn Source, alive: &mut Alive, now: Instant) -> Option<String> {
     let stuck = alive.look(source.pulse(), now);
     (stuck >= SILENCE_MAX).then(|| {
@@ -138,21 +138,21 @@ fn dead(source: &dyn Source, alive: &mut Alive, now: Instant) -> Option<String> 
     })
 }
 
-/// Whether the loop is alive.
+/// A gauge: whether the loop is alive.
 pub(crate) const ALIVE: Metric = Metric::new(
     Kind::Gauge,
     "pmnet_alive",
     "1 if the loop makes progress or waits for something to do (/livez), 0 if it hangs.",
 );
 
-/// Whether the loop is ready.
+/// A gauge: whether the loop is ready.
 pub(crate) const READY: Metric = Metric::new(
     Kind::Gauge,
     "pmnet_ready",
     "1 if the loop is ready (/readyz), 0 if not.",
 );
 
-/// The build of the program.
+/// A gauge with the build of the program in its labels.
 pub(crate) const BUILD: Metric = Metric::new(
     Kind::Gauge,
     "pmnet_build_info",
@@ -164,11 +164,11 @@ impl Shown {
     pub const METRICS: [Metric; 3] = [BUILD, ALIVE, READY];
 }
 
-/// The state of one loop at a request.
+/// The state of one loop at the time of a request.
 #[derive(Debug)]
 pub(crate) struct Looked {
     pub labels: Vec<(&'static str, String)>,
-    /// Why the loop is stuck; `None`: it is alive.
+    /// The reason why the loop is stuck; `None`: it is alive.
     pub dead: Option<String>,
     pub look: Look,
 }
@@ -184,7 +184,7 @@ impl Looked {
     }
 }
 
-/// Returns the name of a loop for people.
+/// Returns the name of a loop as text for users.
 fn named(labels: &[(&'static str, String)]) -> String {
     let parts: Vec<String> = labels
         .iter()

@@ -1,4 +1,4 @@
-//! Metrics as text, in the forms of OpenMetrics and of Prometheus.
+//! Metrics as text, in the formats of OpenMetrics and Prometheus.
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
@@ -8,7 +8,7 @@ use prometheus_client::registry::Registry;
 use crate::metric::{Kind, Metric, Sample, Value};
 use crate::source::{About, BUILD, Looked};
 
-/// Forms in which a client can request metrics.
+/// The formats in which a client can request metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// OpenMetrics 1.0.
@@ -18,7 +18,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// Returns the form that a client prefers, by its header `Accept` (RFC 9110, 12.5.1).
+    /// Returns the format that a client prefers according to its header `Accept` (RFC 9110, 12.5.1).
     pub fn accepted(accept: &str) -> Form {
         let open = liking(accept, "application/openmetrics-text");
         if open > 0.0 && open >= liking(accept, "text/plain") {
@@ -36,7 +36,7 @@ impl Form {
     }
 }
 
-/// Returns the weight of a type in a header `Accept`; 0: the header does not name the type, or refuses it.
+/// Returns the weight of a media type in a header `Accept`. 0: the header does not name the type, or refuses it.
 fn liking(accept: &str, wanted: &str) -> f32 {
     let ranges = accept.split(',').map(|range| {
         let mut words = range.split(';').map(str::trim);
@@ -52,7 +52,7 @@ fn liking(accept: &str, wanted: &str) -> f32 {
 
 type Labels = Vec<(&'static str, String)>;
 
-/// A metric with all its values.
+/// A metric, with its values for all loops.
 #[derive(Debug)]
 struct Family {
     metric: Metric,
@@ -149,7 +149,7 @@ impl prometheus_client::collector::Collector for All {
     }
 }
 
-/// Writes the metrics of these loops.
+/// Returns the metrics of these loops in this format.
 pub(crate) fn write(about: &About, loops: Vec<Looked>, form: Form) -> String {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(All::of(about, loops)));
@@ -161,14 +161,14 @@ pub(crate) fn write(about: &About, loops: Vec<Looked>, form: Form) -> String {
     }
 }
 
-/// Converts a text of OpenMetrics to Prometheus's older format. In that format a counter has the name of its samples,
-/// and there is no end mark.
+/// Converts a text in the format of OpenMetrics to the older format of Prometheus. In the older format, the name of a
+/// counter ends with `_total` in all lines, and there is no end mark.
 fn as_prometheus(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + text.len() / 32);
     let mut help = "";
     for line in text.lines().filter(|line| *line != "# EOF") {
         if line.starts_with("# HELP ") {
-            // The help line is written when the kind is known, which is in the next line.
+            // The help line must be written after the kind is known. The kind is in the next line.
             help = line;
             continue;
         }
@@ -254,7 +254,7 @@ pmnet_x_lag_seconds{shard=\"0\"} 0.25
 pmnet_x_lag_seconds{shard=\"1\"} 0.25
 ";
 
-    /// All values of a metric stand together, whatever loop they belong to.
+    /// All values of a metric must stand together, even those of different loops.
     #[test]
     fn the_text_of_prometheus_is_this() {
         let text = write(&ABOUT, loops(), Form::Prometheus);
@@ -285,7 +285,7 @@ pmnet_x_lag_seconds{shard=\"1\"} 0.25
     fn who_asks_for_openmetrics_gets_it() {
         let prometheus = "application/openmetrics-text;version=1.0.0;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
         assert_eq!(Form::accepted(prometheus), Form::OpenMetrics);
-        // Headers of Prometheus 3 with its default settings, and with the text form first in scrape_protocols.
+        // The headers of Prometheus 3: with its default settings, and with the text format first in scrape_protocols.
         let third = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,\
                      application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,\
                      text/plain;version=0.0.4;q=0.3,*/*;q=0.2";

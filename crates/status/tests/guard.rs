@@ -1,4 +1,4 @@
-//! The port with TLS: which clients may read, and what other clients can do.
+//! Tests of the port with TLS: which clients get answers, and what other clients can do.
 
 #[path = "../../../tests/shared/certificates.rs"]
 mod certificates;
@@ -54,7 +54,7 @@ impl Stand {
         while stream.is_handshaking() {
             stream.shake_hands()?;
         }
-        // In TLS 1.3 a client learns only now that its certificate is refused.
+        // In TLS 1.3, a client learns only at this point that its certificate is refused.
         let _refused = stream.write_all(b"GET /livez HTTP/1.1\r\n\r\n");
         let _refused = stream.flush();
         let mut text = String::new();
@@ -75,7 +75,8 @@ fn only_clients_with_a_certificate_are_answered() {
         ("other.pem", Some("client"), Some(Distrust::TheirsUnknown)),
     ] {
         match stand.get(ca, identity) {
-            // If the refusal arrives while the request is being sent, it is lost with the connection.
+            // If the refusal arrives while the client is still sending its request, the refusal is lost with the
+            // connection.
             Err(error) if Distrust::of(&error).is_some() => {
                 assert_eq!(Distrust::of(&error), why, "{ca} {identity:?}");
             }
@@ -99,14 +100,14 @@ fn a_new_certificate_is_shown_without_a_restart() {
     for ending in ["key", "pem"] {
         let file = |name: &str| stand.files.path(&format!("{name}.{ending}"));
         std::fs::copy(file("server"), file("old")).unwrap();
-        // After the first copy only one of the two files is new, and the new pair is not used.
+        // After the first copy, only one of the two files is new, so the port does not use them.
         let _either = stand.get("ca.pem", Some("client"));
     }
     let text = stand.get("ca.pem", Some("client")).unwrap();
     assert!(text.starts_with("HTTP/1.1 200 OK"), "{text}");
 }
 
-/// The beginning of a handshake, or nothing at all.
+/// A client that sends the beginning of a handshake, or nothing.
 fn begun(stand: &Stand, at: usize) -> TcpStream {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     let other = SocketAddr::from(([127, 0, 0, 2], 0));
@@ -120,8 +121,8 @@ fn begun(stand: &Stand, at: usize) -> TcpStream {
     stream
 }
 
-/// If a client has not completed its handshake in time, its connection is closed, long before the time for a request is
-/// over.
+/// If a client does not complete its handshake in time, its connection is closed long before the time limit of a
+/// request.
 #[test]
 fn clients_that_never_end_their_handshake_are_let_go() {
     let stand = stand("server");
@@ -136,8 +137,8 @@ fn clients_that_never_end_their_handshake_are_let_go() {
     }
 }
 
-/// A host without a certificate takes all places, and each place that becomes free. A client with a certificate is
-/// answered at once.
+/// A host without a certificate takes all places, and each place that becomes free. Even then a client with a
+/// certificate gets its answer at once.
 #[test]
 fn a_host_without_a_certificate_shuts_nobody_out() {
     let stand = stand("server");

@@ -1,4 +1,5 @@
-//! A status port with many, slow and broken clients, and a loop that they must not delay.
+//! Tests of a status port with many clients, slow clients and broken clients. The clients must not delay the loop that
+//! the port shows.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -14,7 +15,7 @@ use pmnet_status::{
 use socket2::{Domain, Socket, Type};
 
 numbers! {
-    /// Numbers of a loop.
+    /// The counters of the loop in these tests.
     struct LoopNumbers {
         Counter "pmnet_test_turns" [""] "Turns." { turns }
         Gauge "pmnet_test_parts" ["part"] "Parts." {
@@ -113,7 +114,7 @@ impl Stand {
     }
 }
 
-/// Returns the status and the body.
+/// Sends a request. Returns the status and the body of the answer.
 fn answer(mut stream: impl Read + Write, request: &str) -> (String, String) {
     stream.write_all(request.as_bytes()).unwrap();
     let mut text = String::new();
@@ -165,7 +166,7 @@ fn every_path_has_its_answer() {
     assert_eq!((status.as_str(), body.as_str()), ("200", ""));
 }
 
-/// A browser gets the page and its files from this port, and is told to ask no other host.
+/// A browser gets the page and its files from this port. The policy forbids it to ask another host.
 #[test]
 fn a_browser_gets_a_page_and_a_strict_policy() {
     let stand = stand();
@@ -206,7 +207,7 @@ fn a_loop_that_is_stuck_or_refuses_is_told() {
         ("503".into(), "shard 7: it does not want to\n".into())
     );
     assert_eq!(stand.get("/livez").0, "200", "it waits");
-    // A turn that does not end.
+    // The loop is in a turn that does not end.
     stand.it.pulse.store(2, Ordering::Relaxed);
     assert_eq!(stand.get("/livez").0, "200", "for less than a second");
     std::thread::sleep(Duration::from_millis(1300));
@@ -252,7 +253,8 @@ fn a_loop_that_begins_anew_takes_the_place_of_the_old_one() {
     assert!(text.contains("pmnet_test_turns_total{shard=\"7\"} 9"));
 }
 
-/// There are more connections at once than are allowed. Each gets its answer, and the loop continues all the time.
+/// More connections arrive at once than are allowed. Each connection must get its answer, and the loop must continue
+/// all the time.
 #[test]
 fn a_crowd_of_scrapers_is_served() {
     let stand = stand();
@@ -291,13 +293,13 @@ fn a_crowd_of_scrapers_is_served() {
     });
     let (turns, longest) = longest;
     assert!(turns > 10, "{turns}");
-    // The loop shares two processors with hundreds of threads of this test, so the test only checks that the loop never
+    // The loop shares two processors with hundreds of threads of this test. So the test only checks that the loop never
     // waited for one of them.
     assert!(longest < Duration::from_secs(2), "{longest:?}");
 }
 
-/// One host takes all places, with connections that send nothing, or that read no answer, and each place that becomes
-/// free. A probe gets its answer at once.
+/// One host takes all places, and each place that becomes free. The connections of this host send nothing, or do not
+/// read the answer. A probe from another host must get its answer at once.
 #[test]
 fn a_host_with_many_connections_shuts_nobody_out() {
     let stand = stand();
@@ -328,7 +330,7 @@ fn silent_connections_are_closed() {
     }
 }
 
-/// A client that reads nothing does not delay others, and its connection is closed.
+/// A client that does not read must not delay others, and its connection is closed.
 #[test]
 fn slow_readers_delay_nobody() {
     let stand = stand();
@@ -367,7 +369,7 @@ fn what_is_no_request_is_refused() {
     assert_eq!(stand.get("/livez").0, "200");
 }
 
-/// The answer arrives although not all of the input was read.
+/// The client must get its answer, although not all of its input was read.
 #[test]
 fn a_request_of_a_megabyte_is_refused_with_an_answer() {
     let stand = stand();
@@ -387,7 +389,7 @@ fn a_request_of_a_megabyte_is_refused_with_an_answer() {
     assert_eq!(stand.get("/livez").0, "200");
 }
 
-/// The process continues without the port, and opens it when the address is free.
+/// The process continues without the port. The process opens the port when the address becomes free.
 #[test]
 fn a_port_that_is_taken_is_tried_again() {
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -414,7 +416,7 @@ fn a_unix_socket_serves_and_goes_with_its_process() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("status.sock");
     let place = Place::Unix(path.clone());
-    // A killed process has left this socket.
+    // A killed process has left this socket behind.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(path.exists());
     let port = StatusPort::open(place.clone(), None, ABOUT, Shown::default()).unwrap();
@@ -424,7 +426,7 @@ fn a_unix_socket_serves_and_goes_with_its_process() {
         answer(UnixStream::connect(&path).unwrap(), request).0,
         "200"
     );
-    // A second process does not take it away.
+    // A second process must not take the socket away from the first process.
     let second = StatusPort::open(place.clone(), None, ABOUT, Shown::default()).unwrap();
     assert_eq!(second.place(), None);
     drop(second);
@@ -434,7 +436,7 @@ fn a_unix_socket_serves_and_goes_with_its_process() {
     );
     drop(port);
     assert!(!path.exists());
-    // Other files are not replaced either.
+    // Files that are not sockets are not replaced.
     std::fs::write(&path, "a note").unwrap();
     assert_eq!(
         StatusPort::open(place, None, ABOUT, Shown::default())
@@ -445,7 +447,7 @@ fn a_unix_socket_serves_and_goes_with_its_process() {
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "a note");
 }
 
-/// A suspended process accepts no connection. The next process must not wait for it.
+/// A suspended process does not accept connections. The next process must not wait for the suspended process.
 #[test]
 fn a_unix_socket_whose_owner_accepts_nobody_keeps_no_process_waiting() {
     let folder = tempfile::tempdir().unwrap();

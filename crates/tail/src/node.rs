@@ -1,4 +1,4 @@
-//! Joins both nodes, and moves packets between them.
+//! Joins the device's node and the server's node, and passes packets between them.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -13,28 +13,27 @@ use pmnet_proto::{Outbox, Peer, Time};
 use pmnet_server::ServerNode;
 use pmnet_store::RegionStore;
 
-/// The server's address as the device sees it: the next hop of its settings. No packet from a network has
-/// this source.
+/// The address by which the device knows the server: the next hop in the device's settings. No packet from a network
+/// has this source address.
 pub const SERVER: Peer = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
-/// The device's address as the server sees it.
+/// The address by which the server knows the device.
 const DEVICE: Peer = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 1);
 
 /// A device and the server of its shard in one process, over one region ([`crate`]).
 pub struct StoreDevice<M: Media> {
     device: DeviceNode<Seat<M>>,
     server: ServerNode<RegionStore<M>>,
-    /// Packets from the device to the server.
+    /// Packets from the device that the server has not received yet.
     handed: Outbox,
-    /// Packets from the server to the device.
+    /// Packets from the server that the device has not received yet.
     answers: Outbox,
-    /// The server may have more work: it has not reported that it is idle.
+    /// The server may have more work, because it has not reported that it is idle.
     again: bool,
-    /// The port receives packets directly into the log's buffers, so it is asked about each buffer that is
-    /// released.
+    /// The port receives packets directly into the log's buffers. So the port decides about each released buffer.
     port_has_buffers: bool,
 }
 
-/// The region, as a port uses it to exchange buffers.
+/// The region, as the object with which a port exchanges buffers.
 struct Exchange<'r, M: Media>(&'r mut Shared<M>);
 
 impl<M: Media> Buffers for Exchange<'_, M> {
@@ -56,18 +55,18 @@ impl<M: Media> Buffers for Exchange<'_, M> {
 }
 
 impl<M: Media + Send> StoreDevice<M> {
-    /// Joins a device and a server. The device has the log of the server's region; its next hop is
-    /// [`SERVER`]. `port_has_buffers`: packets arrive by [`Served::receive_in_place`].
+    /// Joins a device and a server. The device's log must be in the server's region, and its next hop must be
+    /// [`SERVER`]. `port_has_buffers`: packets arrive through [`Served::receive_in_place`].
     ///
     /// # Panics
-    /// If the region still has its log.
+    /// Panics if the log was not taken out of the region before.
     pub fn new(
         device: DeviceNode<Seat<M>>,
         server: ServerNode<RegionStore<M>>,
         port_has_buffers: bool,
     ) -> StoreDevice<M> {
         StoreDevice {
-            // The server reads packets in the log, without a copy.
+            // The server reads packets in the log, so they are not copied.
             device: device.with_packet_buffers(),
             server,
             handed: Outbox::new(),
@@ -82,7 +81,7 @@ impl<M: Media + Send> StoreDevice<M> {
         &self.server
     }
 
-    /// Returns the medium in the state in which the death of the process would leave it.
+    /// Returns the medium in the state that the death of the process would leave.
     pub fn into_media(mut self) -> M {
         let log = self.device.hand_over();
         let mut store = self.server.into_store();
@@ -90,7 +89,7 @@ impl<M: Media + Send> StoreDevice<M> {
         store.into_region().into_media()
     }
 
-    /// Carries out work on the whole region, log included.
+    /// Does work on the whole region, including the log.
     fn with_region<T>(
         &mut self,
         work: impl FnOnce(&mut ServerNode<RegionStore<M>>, &mut Outbox) -> T,
@@ -103,8 +102,8 @@ impl<M: Media + Send> StoreDevice<M> {
         done
     }
 
-    /// Makes buffers that the log has released available for copied entries, except those in which the store
-    /// has a record.
+    /// Takes the buffers that the log has released, except those in which the store has a record. The taken buffers can
+    /// then hold copied entries.
     fn recycle(&mut self) {
         if self.device.log().has_released() {
             self.with_region(|server, _| {
@@ -141,7 +140,7 @@ impl<M: Media + Send> Served for StoreDevice<M> {
         datagram: &[u8],
     ) -> Result<(), DeviceError> {
         if from == SERVER {
-            // Only a forged packet has this address.
+            // This packet is forged, because no packet from a network has this address.
             return Ok(());
         }
         self.device.receive_with_hops(now, from, hops, datagram)
@@ -166,15 +165,15 @@ impl<M: Media + Send> Served for StoreDevice<M> {
         Ok(worked)
     }
 
-    /// Takes the server's part of a turn: the server takes the device's packets, and its store does the next
-    /// work. Returns whether there may be more.
+    /// Does the server's part of a turn: the server receives the device's packets, and the store does its next work.
+    /// Returns whether more work may be waiting.
     fn work(&mut self, now: Time) -> Result<bool, DeviceError> {
         let stopped = |stop: pmnet_server::Stop| DeviceError::Stopped(stop.0);
         let due = self.server.next_timeout().is_some_and(|at| now >= at);
         if self.handed.is_empty() && !self.again && !due {
             return Ok(false);
         }
-        // A packet with a hop count came from another sender, and is not for the server.
+        // A packet with a hop count was received from another sender, and is not for the server.
         for place in self.handed.places().filter(|place| place.hops.is_none()) {
             let bytes = match &place.logged {
                 Some(frame) => self.device.log().lent(frame),
@@ -215,7 +214,7 @@ impl<M: Media + Send> Served for StoreDevice<M> {
     }
 
     fn close(self) -> Result<(), DeviceError> {
-        // Everything in the store is durable.
+        // The store's data is already durable, so only the device must be closed.
         self.device.close()
     }
 }

@@ -1,46 +1,46 @@
-//! Reasons why two ends do not trust each other, as texts that say what to do.
+//! Reasons why two peers do not trust each other, as texts with advice.
 
 use std::io;
 
 use rustls::{AlertDescription, CertificateError, Error};
 
-/// An error of TLS inside a [`std::io::Error`]. [`Distrust`] recognises it by this type.
+/// An error of TLS inside an [`std::io::Error`]. [`Distrust`] recognises TLS errors by this type.
 #[derive(Debug, thiserror::Error)]
 #[error("TLS: {0}")]
 pub(crate) struct Failure(pub(crate) Error);
 
-/// Reason why a handshake failed.
+/// The reason why a handshake failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distrust {
-    /// The other end's certificate is expired, or not valid yet.
+    /// The peer's certificate has expired, or is not valid yet.
     TheirsExpired,
-    /// The other end's certificate is of an unknown authority.
+    /// The peer's certificate was issued by an unknown authority.
     TheirsUnknown,
-    /// The other end's certificate does not have the name by which the other end was reached.
+    /// The peer's certificate does not have the name under which the peer was reached.
     TheirsName,
-    /// The other end's certificate cannot be used for another reason.
+    /// The peer's certificate cannot be used for another reason.
     Theirs,
-    /// The other end reports that this end's certificate is expired.
+    /// The peer reports that this process's certificate has expired.
     OursExpired,
-    /// The other end reports that this end's certificate is of an unknown authority.
+    /// The peer reports that this process's certificate was issued by an unknown authority.
     OursUnknown,
-    /// The other end requires a certificate, or a different certificate.
+    /// The peer requires a certificate, or another certificate than this process has shown.
     Ours,
-    /// The other end does not speak TLS.
+    /// The peer does not speak TLS.
     NoTls,
 }
 
-/// Names of the flags in the texts.
+/// The names of the flags that the texts mention.
 #[derive(Clone, Copy, Debug)]
 pub struct Flags {
-    /// Flag of the authorities that this process trusts.
+    /// Flag for the file of the authorities that this process trusts.
     pub ca: &'static str,
-    /// Flag of the certificate of this process.
+    /// Flag for the certificate of this process.
     pub certificate: &'static str,
 }
 
 impl Distrust {
-    /// Returns the reason of this failure; `None`: it has nothing to do with trust.
+    /// Returns the reason for this failure; `None` if its cause is not a lack of trust.
     #[must_use]
     pub fn of(error: &io::Error) -> Option<Distrust> {
         let inner = error.get_ref()?;
@@ -83,7 +83,7 @@ impl Distrust {
         }
     }
 
-    /// Returns what is wrong, and what to do.
+    /// Returns a text with the problem and with advice.
     #[must_use]
     pub fn sentence(self, flags: Flags) -> String {
         let Flags { ca, certificate } = flags;

@@ -13,48 +13,48 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 use crate::Stream;
 
-/// Files in which operating systems keep trusted authorities.
+/// Files in which operating systems keep the certificates of trusted authorities.
 const SYSTEM: [&str; 3] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/cert.pem",
 ];
 
-/// Why TLS is not possible. The text names the file and the fault.
+/// The reason why TLS cannot be used. The text names the file and the fault.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read, or holds something else.
+    /// A file cannot be read, or has other contents than required.
     #[error("{}: {why}", path.display())]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The fault.
+        /// Description of the fault.
         why: String,
     },
-    /// No file of authorities is named, and none of the system's usual files exists.
+    /// No file of authorities is given, and the system has none of the usual files.
     #[error("the system has no certificates of authorities: name a file with those to trust")]
     NoAuthorities,
-    /// The name of the other end is neither a DNS name nor an address.
+    /// The name of the peer is neither a DNS name nor an address.
     #[error("{0:?} is no name that a certificate can have")]
     Name(String),
-    /// Certificate and key do not belong together, or are unusable.
+    /// The key does not belong to the certificate, or one of the two is unusable.
     #[error("{0}")]
     Unusable(String),
 }
 
-/// Whether clients must show a certificate, and the authorities that are accepted.
+/// Whether clients must show a certificate, and which authorities are accepted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Clients {
-    /// Clients are not asked for a certificate.
+    /// Clients need not show a certificate, and are not asked for one.
     #[default]
     No,
-    /// A client may show a certificate. It must be of an authority in this file.
+    /// A client may show a certificate. An authority in this file must have issued the certificate.
     Optional(PathBuf),
-    /// A client must show a certificate of an authority in this file.
+    /// A client must show a certificate. An authority in this file must have issued the certificate.
     Required(PathBuf),
 }
 
-/// The TLS settings of a server. Clones share them: a replacement affects all clones.
+/// The TLS settings of a server. All clones share one value, so a replacement affects all of them.
 #[derive(Clone)]
 pub struct ServerTls(Arc<RwLock<Arc<ServerConfig>>>);
 
@@ -64,7 +64,7 @@ impl std::fmt::Debug for ServerTls {
     }
 }
 
-/// The TLS settings of a client for one server.
+/// The TLS settings of a client for connections to one server.
 #[derive(Clone)]
 pub struct ClientTls(Arc<(Arc<ClientConfig>, ServerName<'static>)>);
 
@@ -82,7 +82,7 @@ impl std::fmt::Debug for ClientTls {
     }
 }
 
-/// Returns the cryptography that all TLS of the project uses.
+/// Returns the cryptographic library for all TLS connections of the project.
 #[must_use]
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
@@ -109,10 +109,10 @@ fn key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     PrivateKeyDer::from_pem_file(path).map_err(|error| file_error(path, error))
 }
 
-/// Returns the file of trusted authorities: `named`, or otherwise the system's.
+/// Returns `named`, or by default the system's file of trusted authorities.
 ///
 /// # Errors
-/// No file is named, and none of the system's usual files exists.
+/// `named` is `None`, and the system has none of the usual files.
 pub fn authorities_file(named: Option<&Path>) -> Result<&Path, TlsError> {
     let system = || SYSTEM.iter().map(Path::new).find(|path| path.is_file());
     named.or_else(system).ok_or(TlsError::NoAuthorities)
@@ -135,7 +135,7 @@ fn unusable(error: impl ToString) -> TlsError {
 }
 
 impl ServerTls {
-    /// Reads certificate (with its chain) and key. `clients`: which clients may connect.
+    /// Reads the certificate (with its chain) and the key. `clients`: whether clients must show a certificate.
     ///
     /// # Errors
     /// [`TlsError`] if a file cannot be used.
@@ -176,7 +176,7 @@ impl ServerTls {
         Ok(ServerTls(Arc::new(RwLock::new(Arc::new(config)))))
     }
 
-    /// Replaces these settings by those of `by`, for connections that are accepted from now on.
+    /// From now on, connections that are accepted get the settings of `by`.
     pub fn replace(&self, by: &ServerTls) {
         let config = by.config();
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = config;
@@ -186,10 +186,10 @@ impl ServerTls {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Wraps an accepted connection. The client begins the handshake.
+    /// Wraps an accepted connection. The handshake begins when the client sends its first message.
     ///
     /// # Errors
-    /// An error of rustls. No cause of such an error is known.
+    /// An error of rustls. No case is known in which this happens.
     pub fn accept<T>(&self, socket: T) -> io::Result<Stream<T>> {
         let session = rustls::ServerConnection::new(self.config()).map_err(io::Error::other)?;
         Ok(Stream::new(socket, session.into()))
@@ -197,11 +197,11 @@ impl ServerTls {
 }
 
 impl ClientTls {
-    /// Makes the settings for the server of this name (or address). `ca`: the authorities whose certificates
-    /// are accepted; without a name, the system's. `identity`: certificate and key to show to the server.
+    /// Makes the settings for connections to the server with this name or address. `ca`: file of the authorities whose
+    /// certificates are accepted; by default the system's. `identity`: certificate and key for the server.
     ///
     /// # Errors
-    /// [`TlsError`] if a file or the name cannot be used.
+    /// [`TlsError`] if a file or the name is unusable.
     pub fn new(
         name: &str,
         ca: Option<&Path>,
@@ -226,7 +226,7 @@ impl ClientTls {
         Ok(ClientTls(Arc::new((Arc::new(config), server))))
     }
 
-    /// Returns these settings for a server of another name.
+    /// Returns a copy of these settings for a server with another name.
     ///
     /// # Errors
     /// [`TlsError::Name`] if the name is invalid.
@@ -236,11 +236,11 @@ impl ClientTls {
         Ok(ClientTls(Arc::new((Arc::clone(&self.0.0), server))))
     }
 
-    /// Makes the settings from the query of a URL: `ca=FILE`, `cert=FILE` and `key=FILE`, and `name=NAME` if
-    /// the certificate has another name. Other options are ignored.
+    /// Makes the settings from the query of a URL: `ca=FILE`, `cert=FILE`, `key=FILE`, and `name=NAME` if the server's
+    /// certificate has another name than the URL. Other options are ignored.
     ///
     /// # Errors
-    /// [`TlsError`] if a file or a name cannot be used.
+    /// [`TlsError`] if a file or a name is unusable.
     pub fn of_query(name: &str, query: &str) -> Result<ClientTls, TlsError> {
         let text = |name: &str| {
             let mut options = query.split('&').filter_map(|option| option.split_once('='));
@@ -260,11 +260,11 @@ impl ClientTls {
         ClientTls::new(name, option("ca"), identity)
     }
 
-    /// Wraps a connection to the server, which may still be under way. The handshake begins with the first
-    /// byte that is written, or with a flush.
+    /// Wraps a connection to the server. The connection may still be in progress. The handshake begins with the first
+    /// write or flush.
     ///
     /// # Errors
-    /// An error of rustls. No cause of such an error is known.
+    /// An error of rustls. No case is known in which this happens.
     pub fn connect<T>(&self, socket: T) -> io::Result<Stream<T>> {
         let (config, name) = &*self.0;
         let session = rustls::ClientConnection::new(Arc::clone(config), name.clone())

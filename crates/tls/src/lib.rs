@@ -1,10 +1,9 @@
-//! TLS on TCP connections, for both ends, and the passwords that are sent through them.
+//! TLS on TCP connections, for clients and servers, and the passwords that are sent over such connections.
 //!
-//! Purpose: reads certificates and keys ([`ServerTls`], [`ClientTls`]), and wraps a socket so that it can be
-//! read and written like one without TLS ([`Stream`]). Holds passwords that may be replaced ([`Secret`]). The protocol is implemented by rustls with ring: TLS
-//! 1.2 and 1.3.
-//! Invariants: the other end's certificate is always checked, with its name. The memory for one connection is
-//! bounded. Not known here: the meaning of the bytes that are sent.
+//! Purpose: reads certificates and keys ([`ServerTls`], [`ClientTls`]), and wraps a socket so that it can be read and
+//! written like a socket without TLS ([`Stream`]). Holds passwords that can be replaced ([`Secret`]). rustls with ring
+//! implements the protocol: TLS 1.2 and 1.3. Invariants: the peer's certificate is always checked, together with its
+//! name. The memory for one connection is bounded. Not allowed here: knowledge about the bytes that are sent.
 
 mod distrust;
 mod files;

@@ -2,37 +2,36 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// A password. Its text is never shown. Clones share one value: a replaced password is replaced in all of
-/// them.
+/// A password. A password is never printed. All clones share one value, so a replacement affects all of them.
 #[derive(Clone)]
 pub struct Secret(Arc<RwLock<Arc<[u8]>>>);
 
 impl Secret {
-    /// Makes a password of these bytes.
+    /// Makes a password from these bytes.
     #[must_use]
     pub fn new(bytes: &[u8]) -> Secret {
         Secret(Arc::new(RwLock::new(bytes.into())))
     }
 
-    /// Replaces the password. The new password counts from the next login on.
+    /// Replaces the password. The next login uses the new password.
     pub fn replace(&self, bytes: &[u8]) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = bytes.into();
     }
 
-    /// Replaces the password by the present text of `other`.
+    /// Replaces the password by the present value of `other`.
     pub fn replace_by(&self, other: &Secret) {
         self.replace(&other.bytes());
     }
 
-    /// Returns the present text, for a login.
+    /// Returns the present password, for a login.
     #[must_use]
     pub fn bytes(&self) -> Arc<[u8]> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// Settings are equal if their passwords have the same text. The time of this comparison reveals the text, so a guess
-/// must not be compared in this way.
+/// Settings are equal if their passwords are equal. The duration of this comparison depends on the passwords, so it
+/// must not be used to check a password that a client sends.
 impl PartialEq for Secret {
     fn eq(&self, other: &Secret) -> bool {
         self.bytes() == other.bytes()
@@ -41,7 +40,7 @@ impl PartialEq for Secret {
 
 impl Eq for Secret {}
 
-// Written by hand, because a password must not get into a log.
+// `Debug` is written by hand, because a password must not get into a log.
 impl std::fmt::Debug for Secret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Secret(…)")

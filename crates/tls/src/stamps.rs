@@ -1,13 +1,14 @@
-//! Detects that files were replaced while a process runs.
+//! Detects that files were replaced while the process is running.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// State of one file: time of its last change (seconds and nanoseconds), length, inode number. `None`: the
-/// file cannot be accessed.
+/// The state of one file: time of its last change (seconds and nanoseconds), length, inode number. `None`: the file
+/// cannot be accessed.
 type Stamp = Option<(i64, i64, u64, u64)>;
 
-/// State of several files, to be compared with a later state. A link counts as the file to which it leads.
+/// The states of several files, for a comparison with later states. For a symbolic link, the state is that of its
+/// target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stamps(Vec<Stamp>);
 

@@ -1,4 +1,4 @@
-//! A socket with TLS, read and written like one without.
+//! A socket with TLS, which can be read and written like a socket without TLS.
 
 use std::io::{self, ErrorKind, Read, Write};
 
@@ -6,15 +6,15 @@ use rustls::Connection;
 
 use crate::distrust::Failure;
 
-/// Most bytes that are accepted and not yet sent.
+/// Maximum number of bytes that `write` has accepted and that are not sent yet.
 const UNSENT_BYTES_MAX: usize = 64 * 1024;
 
-/// A socket with TLS. If the socket does not block, these functions do not block either. An operation that
-/// cannot be done now returns `WouldBlock`, and continues when it is called again. The handshake is part of
-/// reading and writing.
+/// A socket with TLS. If the inner socket does not block, the socket with TLS does not block either. An operation that
+/// cannot be done now fails with `WouldBlock`, and continues at the next call. Reads and writes also make the
+/// handshake.
 ///
-/// A byte that `write` has accepted may not have been sent. While [`Stream::has_unsent`], call `flush` again
-/// when the socket is writable.
+/// A byte that `write` has accepted may not be sent yet. While [`Stream::has_unsent`] returns true, call `flush` again
+/// whenever the socket is writable.
 pub struct Stream<T> {
     socket: T,
     session: Connection,
@@ -37,30 +37,30 @@ impl<T> Stream<T> {
         &self.socket
     }
 
-    /// Whether the handshake is under way.
+    /// Returns whether the handshake is still in progress.
     #[must_use]
     pub fn is_handshaking(&self) -> bool {
         self.session.is_handshaking()
     }
 
-    /// Whether accepted bytes wait to be sent.
+    /// Returns whether accepted bytes are not sent yet.
     #[must_use]
     pub fn has_unsent(&self) -> bool {
         self.session.wants_write()
     }
 
-    /// Adds TLS's closing message, after which nothing more can be written. The message must be flushed.
+    /// Appends TLS's closing message. After this call nothing more can be written. The caller must flush.
     pub fn close(&mut self) {
         self.session.send_close_notify();
     }
 }
 
 impl<T: Read + Write> Stream<T> {
-    /// Takes one step of the handshake, on a socket that blocks. To be repeated while
-    /// [`Stream::is_handshaking`].
+    /// Makes one step of the handshake, on a socket that blocks. The caller repeats the call while
+    /// [`Stream::is_handshaking`] returns true.
     ///
     /// # Errors
-    /// An error of the socket, or the other end is not trusted.
+    /// The socket fails, or the peer is not trusted.
     pub fn shake_hands(&mut self) -> io::Result<()> {
         self.push()?;
         if self.is_handshaking() {
@@ -75,14 +75,14 @@ impl<T: Read + Write> Stream<T> {
     /// Handles the received bytes.
     fn process(&mut self) -> io::Result<()> {
         if let Err(error) = self.session.process_new_packets() {
-            // The other end is told the reason, if possible.
+            // Sends the reason to the peer, if possible.
             let _ = self.push();
             return Err(io::Error::new(ErrorKind::InvalidData, Failure(error)));
         }
         Ok(())
     }
 
-    /// Sends as many of the waiting bytes as the socket takes.
+    /// Sends as many of the waiting bytes as the socket accepts.
     fn push(&mut self) -> io::Result<()> {
         while self.session.wants_write() {
             if self.session.write_tls(&mut self.socket)? == 0 {
@@ -92,7 +92,7 @@ impl<T: Read + Write> Stream<T> {
         Ok(())
     }
 
-    /// Does what [`Self::push`] does, but returns no error if the socket does not take all bytes yet.
+    /// Like [`Self::push`], but returns no error if the socket does not accept all bytes now.
     fn try_push(&mut self) -> io::Result<()> {
         match self.push() {
             Err(error) if is_not_yet(error.kind()) => Ok(()),
@@ -110,13 +110,13 @@ impl<T: Read + Write> Read for Stream<T> {
         loop {
             match self.session.reader().read(buffer) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                // The other end has closed the socket without TLS's closing message. That is accepted,
-                // because the protocols above mark their own ends.
+                // The peer has closed the socket without TLS's closing message. This end is accepted, because the
+                // protocols over TLS mark the ends of their messages.
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(0),
                 result => return result,
             }
             self.try_push()?;
-            // After the end of the stream, `read_tls` returns 0 again, and so does the session's reader.
+            // After the end of the stream, `read_tls` returns 0 again. The session's reader then also returns 0.
             self.session.read_tls(&mut self.socket)?;
             self.process()?;
             self.try_push()?;
@@ -163,8 +163,8 @@ mod tests {
         (server.accept(far).unwrap(), client.connect(near).unwrap())
     }
 
-    /// Reads and writes in turn until all bytes were transferred in both directions, or one end fails.
-    /// Returns its error.
+    /// Reads and writes by turns until all bytes are transferred in both directions, or until one end fails. Returns
+    /// the error of the failed end.
     fn exchange(
         server: &mut Stream<UnixStream>,
         client: &mut Stream<UnixStream>,
@@ -220,7 +220,7 @@ mod tests {
             &client(&files, "localhost", "ca.pem", None),
         );
         assert!(server.is_handshaking() && client.is_handshaking());
-        // More bytes than sockets and buffers hold at once.
+        // The sockets and the buffers together cannot hold this many bytes.
         assert_eq!(exchange(&mut server, &mut client, 3_000_000), Ok(()));
         assert!(!server.is_handshaking() && !server.has_unsent());
         client.close();

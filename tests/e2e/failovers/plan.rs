@@ -1,14 +1,14 @@
-//! The faults of one run, drawn from its seed.
+//! The faults of one run, which its seed determines.
 
 use std::fmt;
 use std::time::Duration;
 
 use pmnet_lab::harness::Medium;
 
-/// Number of runs in one world: each block of this many seeds has a new world.
+/// Number of runs in one world. Each block of this many seeds has a world of its own.
 pub const WORLD_RUNS: u64 = 25;
 
-/// The parts of a world in which worlds differ.
+/// The properties in which worlds differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorldPlan {
     /// Number of devices in the chain.
@@ -17,13 +17,13 @@ pub struct WorldPlan {
     pub spares: usize,
     /// Medium of all logs.
     pub medium: Medium,
-    /// Number of Redis replicas (1 or 2; there are two) that must have a write before the write
-    /// counts as applied.
+    /// Number of Redis replicas that must have a write before the write counts as applied: 1 or 2,
+    /// out of two.
     pub confirm: u32,
 }
 
 impl WorldPlan {
-    /// Returns the world of a seed, which is that of its block.
+    /// Returns the world for a seed, which all seeds of its block share.
     pub fn draw(seed: u64) -> WorldPlan {
         let mut random = fastrand::Rng::with_seed(seed / WORLD_RUNS);
         WorldPlan {
@@ -59,26 +59,26 @@ pub enum Place {
     Spare,
 }
 
-/// The fault of a device.
+/// What happens to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// The process is killed, and started again long after its lease has expired.
+    /// The process is killed. The process is started again long after its lease has expired.
     Killed,
-    /// The process is killed and started again at once.
+    /// The process is killed, and is started again at once.
     Restarted,
-    /// The process gets SIGSTOP for longer than its lease.
+    /// The process is stopped (SIGSTOP) for longer than its lease.
     Frozen,
-    /// The device reaches every node except etcd for longer than its lease.
+    /// For longer than its lease, the device reaches all nodes except etcd.
     CutOff,
 }
 
-/// The process that suffers the fault.
+/// The process that has the fault, and for a device the kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Device(Place, How),
-    /// The server is killed and started again.
+    /// The server is killed, and is started again.
     Server,
-    /// The Redis master is killed and started again; meanwhile Sentinel promotes a replica.
+    /// The Redis master is killed and started again. Meanwhile Sentinel promotes a replica.
     RedisMaster,
     EtcdLeader,
     Controller,
@@ -86,8 +86,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Returns the number of the process, or of its part of the shard. Two faults of one run have
-    /// different numbers.
+    /// Returns the number of the process, or of its part of the shard. Two faults of one run must
+    /// have different numbers.
     fn part(self) -> usize {
         match self {
             Kind::Device(place, _) => place as usize,
@@ -132,7 +132,7 @@ impl fmt::Display for Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     pub kind: Kind,
-    /// Time from the begin of the run's first fault to the begin of this fault.
+    /// Time from the beginning of the run's first fault to the beginning of this fault.
     pub at: Duration,
     /// Duration of the fault.
     pub lasts: Duration,
@@ -142,15 +142,15 @@ pub struct Fault {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     pub world: WorldPlan,
-    /// One or two faults; in a storm more, sorted by their begin.
+    /// The faults, in the order of their beginning: one or two, and more in a storm.
     pub faults: Vec<Fault>,
 }
 
-/// Maximum number of faults of a storm.
+/// Maximum number of faults in a storm.
 const STORM_MAX: usize = 5;
 
 impl Plan {
-    /// Draws the plan of a seed.
+    /// Makes the plan of a seed.
     pub fn draw(seed: u64) -> Plan {
         let mut random = fastrand::Rng::with_seed(seed);
         let world = WorldPlan::draw(seed);
@@ -170,8 +170,8 @@ impl Plan {
         Plan { world, faults }
     }
 
-    /// Draws a plan of several short faults within a few seconds: a chain changes again during a
-    /// change, and its devices hear of the changes at different moments.
+    /// Makes a plan of several short faults within a few seconds. So the chain changes again before
+    /// a change is complete, and its devices learn of the changes at different moments.
     pub fn storm(seed: u64) -> Plan {
         let mut random = fastrand::Rng::with_seed(seed);
         let world = WorldPlan {
@@ -187,7 +187,7 @@ impl Plan {
                 8 => Kind::Controller,
                 _ => Kind::EtcdLeader,
             };
-            // At least one device has no fault. Of every other part there is at most one fault.
+            // At least one device has no fault. Every other part has at most one fault.
             let devices = |fault: &&Fault| matches!(fault.kind, Kind::Device(..));
             let fits = match kind {
                 Kind::Device(..) => {
@@ -210,14 +210,14 @@ impl Plan {
         Plan { world, faults }
     }
 
-    /// Whether the plan is a storm.
+    /// Returns whether the plan is a storm.
     pub fn is_storm(&self) -> bool {
         self.faults.len() > 2
     }
 
     /// Returns the kind under which the report counts this run.
     pub fn kind(&self) -> String {
-        // Until the old master is back as a replica, only one replica is left to confirm.
+        // Until the old master is back as a replica, only one replica can confirm writes.
         let confirm = format!("wait_replicas={}", self.world.confirm);
         if self.is_storm() {
             return "a storm".to_owned();
@@ -236,10 +236,11 @@ impl Plan {
         };
         let is = |kind| first.kind == kind || second.kind == kind;
         let with = if is(Kind::EtcdLeader) {
-            // A new leader renews all leases to their full duration (docs/operate/healing.md).
+            // A new leader of etcd renews all leases to their full length
+            // (docs/operate/healing.md).
             ", one is etcd's leader".to_owned()
         } else if is(Kind::RedisMaster) {
-            // No chain changes before its store confirms the record of the change.
+            // A chain can change only after its store has confirmed the record of the change.
             format!(", one is Redis's master, {confirm}")
         } else {
             String::new()
@@ -332,7 +333,7 @@ fn a_seed_is_a_plan_and_every_kind_is_drawn() {
             .filter(|fault| matches!(fault.kind, Kind::Device(..)));
         assert!(devices.count() < world.devices + world.spares);
     }
-    // Four places with four faults each; five other faults; eight kinds of two faults; and Redis's
-    // master with each number of replicas.
+    // The kinds are: four places with four faults each; five other faults; eight kinds of two
+    // faults; and Redis's master with each number of replicas.
     assert_eq!(kinds.len(), 16 + 5 + 8 + 2, "{kinds:?}");
 }

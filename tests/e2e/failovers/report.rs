@@ -65,7 +65,7 @@ impl Campaign {
         self.reports.push(report);
     }
 
-    /// Whether there were runs, and all of them passed.
+    /// Returns whether there were runs, and all of them passed.
     pub fn passed(&self) -> bool {
         !self.reports.is_empty() && self.reports.iter().all(RunReport::passed)
     }
@@ -131,7 +131,7 @@ impl Campaign {
     }
 }
 
-/// Returns the median and the maximum of each time, in seconds.
+/// Returns the median and the maximum of each of four times, in seconds.
 fn columns(reports: &[&RunReport]) -> [(f64, f64); 4] {
     let done: Vec<[f64; 4]> = reports
         .iter()

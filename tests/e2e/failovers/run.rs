@@ -1,5 +1,5 @@
-//! One run: clients work during the faults. Afterwards every acknowledged update must be present
-//! exactly once, and the history must be linearizable.
+//! One run: clients work while faults happen. Afterwards every acknowledged update must exist exactly once, and the
+//! history must be linearizable.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,14 +17,14 @@ use super::plan::Plan;
 use super::world::{Begun, World};
 use crate::support::connect;
 
-/// Number of clients of each kind: clients that contend for few keys, clients that only set, and
-/// clients that own their keys.
+/// Number of clients of each kind. There are clients that contend for few keys, clients that only set, and clients with
+/// keys of their own.
 const WORKERS: u64 = 3;
 const WRITERS: u64 = 2;
 const OWNERS: usize = 4;
 /// Pause between two operations of a client that only sets.
 const WRITE_PAUSE: Duration = Duration::from_millis(10);
-/// Operations per second of the clients that own their keys.
+/// Operations per second of the clients with keys of their own.
 const OWNERS_RATE: f64 = 300.0;
 /// Deadline of a call. The deadline is longer than every fault, so that a call has an unknown outcome only if its front
 /// is killed.
@@ -35,19 +35,19 @@ const CONTENTION: Contention = Contention {
     operations_max: 5_000,
     call_max: CALL_MAX,
 };
-/// Time for which clients work before the first fault, and after the shard is whole again.
+/// Time for which clients work before the first fault, and again after the shard is whole.
 const BEFORE: Duration = Duration::from_millis(800);
 const AFTER: Duration = Duration::from_millis(500);
 /// Longest wait until the shard is whole again.
 const WHOLE_MAX: Duration = Duration::from_secs(180);
 /// Maximum duration of a run.
 const RUN_MAX: Duration = Duration::from_secs(300);
-/// Interval at which the progress is checked, and the interval of questions to etcd, which cost
-/// more.
+/// Interval at which the run checks the progress, and the longer interval of questions to etcd, because these need more
+/// time.
 const LOOK: Duration = Duration::from_millis(20);
 const ASK: Duration = Duration::from_millis(200);
-/// Number of operations that must be acknowledged after the end of the last fault and executed by
-/// the store.
+/// Number of operations that must be acknowledged, and number that the store must execute, after the end of the last
+/// fault.
 const ACKNOWLEDGED_AFTER: u64 = 50;
 const EXECUTED_AFTER: u64 = 10;
 const HISTORY: &str = "history.jsonl";
@@ -57,14 +57,14 @@ const HISTORY: &str = "history.jsonl";
 pub struct Outcomes {
     /// Numbers of operations: acknowledged, refused, of unknown outcome.
     pub counts: [u64; 3],
-    /// The longest time without an acknowledgement to any client, and the longest time without an
-    /// acknowledgement that needs the store.
+    /// The longest time in which no client got an acknowledgement, and the longest time without an acknowledgement that
+    /// needs the store.
     pub gap: Duration,
     pub executed_gap: Duration,
-    /// Time from the first fault until R devices serve, and time until the shard is as before.
+    /// Time from the first fault until the wanted number of devices serve, and time until the shard is as before.
     pub restored: Duration,
     pub whole: Duration,
-    /// Descriptions of the violations.
+    /// Descriptions of the violations that were found.
     pub findings: Vec<String>,
 }
 
@@ -73,9 +73,9 @@ pub struct Outcomes {
 pub struct RunReport {
     pub seed: u64,
     pub plan: Plan,
-    /// The results; `Err`: the reason why the run could not be completed.
+    /// The results. `Err`: the reason why the run could not be completed.
     pub outcomes: Result<Outcomes, String>,
-    /// The folder of a run that did not pass.
+    /// The folder of the run, if it did not pass.
     pub folder: Option<PathBuf>,
 }
 
@@ -95,14 +95,14 @@ impl RunReport {
     }
 }
 
-/// State that the clients of a run share, and the times of answers to clients that own their keys.
+/// State that the clients of a run share, and the times of answers to the clients with keys of their own.
 struct Load<'a> {
     shared: &'a Shared,
     stop: AtomicBool,
     ledger: std::sync::Mutex<(Ledger, Vec<(u64, bool)>)>,
 }
 
-/// Makes a run with this plan, the `turn`th one of its world.
+/// Makes a run with this plan. The run is number `turn` in its world.
 pub fn run(world: &mut World, plan: Plan, seed: u64, turn: u32) -> RunReport {
     let done = || play(world, &plan, seed, turn);
     let outcomes = caught(done);
@@ -119,7 +119,7 @@ pub fn run(world: &mut World, plan: Plan, seed: u64, turn: u32) -> RunReport {
     report
 }
 
-/// Returns the result of `work`; a panic becomes an error.
+/// Returns the result of `work`. A panic becomes an error.
 pub fn caught<T>(work: impl FnOnce() -> anyhow::Result<T>) -> Result<T, String> {
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)) {
         Ok(done) => done.map_err(|error| format!("{error:#}")),
@@ -163,7 +163,7 @@ fn play(world: &mut World, plan: &Plan, seed: u64, turn: u32) -> anyhow::Result<
             });
         }
         let owners = scope.spawn(|| own(&options, &load));
-        // The clients stop even after a panic.
+        // When this value is dropped, also by a panic, the clients stop.
         let stop = StopOnDrop(&load);
         let suffered = suffer(world, plan, &load);
         drop(stop);
@@ -190,7 +190,7 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Clients that own their keys.
+/// Runs the clients with keys of their own.
 fn own(options: &Options, load: &Load<'_>) -> anyhow::Result<()> {
     let mut record = |record: &load::Record| {
         let mut ledger = load
@@ -210,8 +210,8 @@ fn own(options: &Options, load: &Load<'_>) -> anyhow::Result<()> {
     load::run(options, hooks, &load.stop).map(|_| ())
 }
 
-/// Carries out the plan and waits until the shard is whole. Returns the time of the first fault,
-/// and the time until the shard was whole.
+/// Carries out the plan, and waits until the shard is whole. Returns the time of the first fault, and the duration
+/// until the shard was whole.
 fn suffer(world: &mut World, plan: &Plan, load: &Load<'_>) -> anyhow::Result<(u64, Outcomes)> {
     std::thread::sleep(BEFORE);
     let (began, began_ns) = (Instant::now(), now_ns());
@@ -220,7 +220,7 @@ fn suffer(world: &mut World, plan: &Plan, load: &Load<'_>) -> anyhow::Result<(u6
     let mut outcomes = Outcomes::default();
     let mut over: Option<(u64, u64)> = None;
     let mut asked = began;
-    // Time since which the chain has been restored.
+    // Time at which the chain was restored.
     let mut restored = Some(Duration::ZERO);
     loop {
         let now = Instant::now();
@@ -267,8 +267,8 @@ fn suffer(world: &mut World, plan: &Plan, load: &Load<'_>) -> anyhow::Result<(u6
     Ok((began_ns, outcomes))
 }
 
-/// Returns the number of acknowledged operations of clients that own their keys, and how many of
-/// them the store executed.
+/// Returns two counts for the clients with keys of their own: their acknowledged operations, and those that the store
+/// executed.
 fn counts(load: &Load<'_>) -> (u64, u64) {
     let ledger = load
         .ledger
@@ -301,15 +301,14 @@ fn measured(
     }
 }
 
-/// Returns the longest interval between two of these times that ended after `from`.
+/// Returns the longest interval between two successive times. Only intervals that end after `from` count.
 fn gap(times: &[u64], from: u64) -> Duration {
     let pairs = times.windows(2).filter(|pair| pair[1] >= from);
     let longest = pairs.map(|pair| pair[1] - pair[0]).max();
     Duration::from_nanos(longest.unwrap_or(u64::MAX))
 }
 
-/// Checks that no update is lost or applied twice, and that one order of all operations explains
-/// every reply.
+/// Checks that no update is lost or applied twice, and that some order of all operations explains every reply.
 fn judge(
     world: &World,
     mut outcomes: Outcomes,
@@ -318,8 +317,8 @@ fn judge(
 ) -> anyhow::Result<Outcomes> {
     let front = world.fronts()[0];
     let master = || world.master().context("no majority of the Sentinels");
-    // The first read goes through the front. The front's answer may be in the log only, so the run
-    // waits until the database has it.
+    // The first read goes through the front. The value in the front's answer may be only in the log, so the run waits
+    // until the database has it.
     read_all_within(records, front, CALL_MAX)?;
     drained(front)?;
     read_all_within(records, master()?, CALL_MAX)?;

@@ -1,8 +1,8 @@
-//! The state of a fleet's devices, as `pmnet status` reads it from etcd.
+//! The state of a fleet's devices, which `pmnet status` reads from etcd.
 
 use serde_json::Value;
 
-/// The statement of `pmnet status --json` about a device.
+/// The state of a device in the output of `pmnet status --json`.
 #[derive(Clone, Debug)]
 pub struct DeviceState {
     index: usize,
@@ -48,7 +48,7 @@ impl State {
         }
     }
 
-    /// Returns the indices of the devices in the chain as it shall be, head first.
+    /// Returns the indices of the devices in the wanted chain, head first.
     pub fn chain(&self) -> Vec<usize> {
         let mut chain: Vec<&DeviceState> = self
             .devices
@@ -64,7 +64,7 @@ impl State {
         members.map(|one| one.epoch).max().unwrap_or(0)
     }
 
-    /// Whether all devices of the chain serve it and hold everything.
+    /// Returns whether all devices of the chain serve it and hold everything.
     pub fn is_formed(&self) -> bool {
         let members: Vec<_> = self
             .devices

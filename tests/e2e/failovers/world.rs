@@ -1,5 +1,5 @@
-//! A complete shard in a fleet, as real processes. The shard heals by itself, with a service manager that restarts
-//! processes that have ended.
+//! A complete shard in a fleet, with real processes. The shard repairs itself, with a service manager that restarts
+//! processes which have ended.
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,26 +19,26 @@ use crate::fleet::etcd::Etcds;
 use crate::sentinel;
 use crate::support::{connect, eventually};
 
-/// Time within which a process must serve, and time within which a new world must serve.
+/// Time within which a restarted process must serve, and time within which a new world must serve.
 const READY_MAX: Duration = Duration::from_secs(40);
 /// Deadline of one question to a Redis or a Sentinel.
 const ASK_MAX: Duration = Duration::from_secs(2);
 /// UDP port of every device and of the server.
 const DEVICE_PORT: u16 = pmnet_wire::PORT_FIRST;
 const SERVER_PORT: u16 = DEVICE_PORT + 500;
-/// Numbers of processes: masters and replicas; Sentinels; controllers; fronts; members of etcd.
+/// Numbers of processes: Redis masters and replicas; Sentinels; controllers; fronts; members of etcd.
 const REDIS: usize = 3;
 const SENTINELS: usize = 3;
 const CONTROLLERS: usize = 2;
 const FRONTS: usize = 2;
 const ETCDS: usize = 3;
-/// Maximum number of characters of a log line that a message quotes.
+/// Maximum number of characters of a log line that an error quotes.
 const SAID_CHARS: usize = 300;
-/// Texts with which a device ends when the chain goes on without it. The service manager then restarts the device with
-/// --join.
+/// Texts that a device logs when it ends because the chain continues without it. The service manager then restarts the
+/// device with --join.
 const LEFT_OUT: [&str; 4] = [
     "is not a member of the chain",
-    // The device hears of the new chain while it does not reach etcd.
+    // The device learns of the new chain while it cannot reach etcd.
     "does not fit the chain",
     "must join anew",
     "was declared stopped",
@@ -57,11 +57,11 @@ pub enum Who {
 struct Member {
     who: Who,
     process: Process,
-    /// Whether it was killed and not started again yet.
+    /// The process was killed, and not started again yet.
     down: bool,
 }
 
-/// A fault under way, with the data that its end needs.
+/// A fault that has begun, with the data that is needed to end it.
 #[derive(Clone, Copy, Debug)]
 pub enum Begun {
     Killed(Who),
@@ -72,24 +72,24 @@ pub enum Begun {
 
 pub struct World {
     pub plan: WorldPlan,
-    // The fields are dropped in this order.
+    // The fields are dropped in the order of their declaration.
     members: Vec<Member>,
     sentinels: Vec<(Process, SocketAddr)>,
     redis: Vec<SocketAddr>,
     fronts: Vec<SocketAddr>,
     etcds: Etcds,
     flags: Vec<String>,
-    /// Devices with a fault.
+    /// Indices of devices that have a fault.
     busy: Vec<usize>,
-    /// Number of devices that ended by themselves because the chain went on without them.
+    /// Number of devices that ended by themselves because the chain continued without them.
     pub ended: usize,
     namespaces: Namespaces,
     scratch: Scratch,
 }
 
 impl World {
-    /// Returns `None` if etcd is not installed. Moves the calling thread into the world's network;
-    /// the thread must outlive the world.
+    /// Starts a world. Returns `None` if etcd is not installed. Moves the calling thread into the world's network. The
+    /// thread must outlive the world.
     pub fn start(plan: WorldPlan, name: &str) -> anyhow::Result<Option<World>> {
         let count = plan.devices + plan.spares;
         let mut nodes: Vec<String> = (0..count).map(|at| format!("d{at}")).collect();
@@ -97,8 +97,8 @@ impl World {
         let namespaces = Namespaces::create(&nodes)?;
         namespaces.enter_hub()?;
         let inside = |program: PathBuf, args| namespaces.inside(count, &program, args).unwrap();
-        // The files are in memory, also those of Redis: no machine loses power in these runs, and a
-        // disk that others use delays writes by seconds.
+        // All files, including those of Redis, are in memory. No machine loses power in these runs, and a disk that
+        // others use delays writes by seconds.
         let scratch = Scratch::new(common::folder(), name)?;
         let machine = namespaces.address(count);
         let Some(etcds) = Etcds::start_at(name, ETCDS, scratch.memory(), machine, inside) else {
@@ -147,15 +147,14 @@ impl World {
                 true,
             )?;
         }
-        // A chain that is forming grows at its head. For a moment, the last device alone looks like
-        // a formed chain.
+        // While a chain forms, it grows at its head. So for a moment the last device alone looks like a complete chain.
         self.state_when(READY_MAX, |state| {
             state.is_formed() && state.chain().len() == devices
         })?;
         for index in devices..devices + self.plan.spares {
             self.add_device(index, server, &["--join"])?;
         }
-        // From now on a device that was left out may join again.
+        // From now on, a device that was left out may join again.
         for member in &mut self.members {
             if matches!(member.who, Who::Device(_)) {
                 member.process.set_flag("--join", None);
@@ -178,8 +177,8 @@ impl World {
         Ok(())
     }
 
-    /// Starts a master, its replicas, and the Sentinels that watch them. Each process has a file of its own, so that
-    /// Sentinel's changes outlive the process.
+    /// Starts a master, its replicas, and the Sentinels that watch them. Each process has a configuration file of its
+    /// own, so that Sentinel's changes survive the process.
     fn start_stores(&mut self) -> anyhow::Result<()> {
         let program = find_program("redis-server").context("no redis-server")?;
         for index in 0..REDIS {
@@ -301,7 +300,7 @@ impl World {
         self.scratch.disk()
     }
 
-    /// Keeps the folder for inspection.
+    /// Makes the world leave its folder for inspection.
     pub fn keep_folder(&mut self) {
         self.scratch.keep();
     }
@@ -311,7 +310,7 @@ impl World {
         found.with_context(|| format!("no {who:?}"))
     }
 
-    /// Restarts processes that ended by themselves for a good reason.
+    /// Restarts processes that ended by themselves for one of the expected reasons.
     pub fn tend(&mut self) -> anyhow::Result<()> {
         for member in self.members.iter_mut().filter(|member| !member.down) {
             let Some(status) = member.process.exited()? else {
@@ -341,7 +340,7 @@ impl World {
         Ok(())
     }
 
-    /// Returns etcd's records of the devices; `None` if etcd does not answer.
+    /// Returns etcd's records about the devices; `None` if etcd does not answer.
     pub fn state(&self) -> anyhow::Result<Option<State>> {
         let status = std::process::Command::new(common::pmnet())
             .args(["status", "--json"])
@@ -366,15 +365,15 @@ impl World {
         }
     }
 
-    /// Whether the chain has R devices, and all of them serve.
+    /// Returns whether the chain has the wanted number of devices, and all of them serve.
     pub fn is_restored(&self) -> anyhow::Result<bool> {
         let devices = self.plan.devices;
         let is = |state: State| state.is_formed() && state.chain().len() == devices;
         Ok(self.state()?.is_some_and(is))
     }
 
-    /// Whether the chain has R devices that serve, every other device is a spare, and etcd and the
-    /// stores are complete.
+    /// Returns whether the chain has the wanted number of devices and serves, every other device is a spare, and etcd
+    /// and the stores are complete.
     pub fn is_whole(&mut self) -> anyhow::Result<bool> {
         if self.members.iter().any(|member| member.down) || !self.etcds.are_there() {
             return Ok(false);
@@ -483,7 +482,8 @@ impl World {
         Ok(())
     }
 
-    /// Returns the device at this place; if it has a fault already, the next device without a fault.
+    /// Returns the device at this place of the chain. If this device already has a fault, returns the next device
+    /// without a fault.
     fn device_at(&self, place: Place) -> anyhow::Result<usize> {
         let state = self.state_when(READY_MAX, |state| !state.chain().is_empty())?;
         let mut order = state.chain();

@@ -1,4 +1,4 @@
-//! `pmnet ctl`: the chain of a fleet is changed under load, without killing any process.
+//! `pmnet ctl`: the chain of a fleet is changed under load. No process is killed.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use super::heal::{HEALED_MAX, World, tell};
 use crate::status::{get, place};
 use crate::support::{self, Said, eventually};
 
-/// Longest time until an idle device learns of an epoch: the device asks once a second.
+/// Longest time until an idle device learns of a new epoch. The device asks once a second.
 const HEARD_MAX: Duration = Duration::from_secs(3);
 
 fn ctl(world: &World, args: &[&str]) -> Said {
@@ -29,14 +29,14 @@ fn ids(world: &World) -> Vec<String> {
     world.cluster.chain().into_iter().map(role).collect()
 }
 
-/// Returns the id in a device's ready line.
+/// Returns the id that a device's ready line has.
 fn ready_id(process: &Process) -> String {
     let said = process.stdout();
     let (_, rest) = said.split_once(" id=").expect("a ready line");
     rest.split(' ').next().unwrap_or_default().to_owned()
 }
 
-/// Waits until this number of copies serve, with consecutive places.
+/// Waits until this number of devices serve, at consecutive places of the chain.
 fn until_long(world: &World, copies: usize) {
     let whole = format!(r#""places":{copies},"#);
     eventually("the chain is so long", HEALED_MAX, || {
@@ -52,7 +52,7 @@ fn a_device_is_removed_comes_back_and_is_replaced_under_load_without_a_lease_to_
     let ids = ids(&world);
     let head = ids[0].clone();
 
-    // Without confirmation the command changes nothing.
+    // Without confirmation, the command must change nothing.
     let before = world.status();
     let said = ctl(&world, &["remove", &head, "--dry-run"]);
     assert_eq!(said.code, Some(0));
@@ -63,7 +63,7 @@ fn a_device_is_removed_comes_back_and_is_replaced_under_load_without_a_lease_to_
     );
     let epochs = |status: &str| status.matches(r#""leaves":true"#).count();
     assert_eq!((epochs(&before), epochs(&world.status())), (0, 0));
-    // Impossible changes are refused.
+    // Impossible changes must be refused.
     for (args, says) in [
         (&["replace", &head][..], "no spare is ready"),
         (&["add"], "no spare is ready"),
@@ -75,7 +75,7 @@ fn a_device_is_removed_comes_back_and_is_replaced_under_load_without_a_lease_to_
         assert!(said.err.contains(says), "{says}: {}", said.err);
     }
 
-    // The head leaves: its process ends by itself.
+    // The head is ordered to leave, and its process ends by itself.
     let (mut everything, removed) = world.under_load("r", |world| {
         let begun = Instant::now();
         let said = ctl(world, &["remove", &head]);
@@ -90,7 +90,7 @@ fn a_device_is_removed_comes_back_and_is_replaced_under_load_without_a_lease_to_
     until_long(&world, 2);
     assert_eq!(world.done(r#""step":"left-out""#), 1);
 
-    // A device that is started again becomes a spare only with --join.
+    // A device that has left and is started again becomes a spare only with --join.
     let process = world.cluster.process(Role::Device(0)).unwrap();
     process.set_flag("--join", None);
     process.relaunch().unwrap();
@@ -144,7 +144,7 @@ fn without_a_controller_a_device_that_was_asked_to_leave_is_asked_to_stay_after_
     };
     let ids = ids(&world);
     let tail = ids[1].clone();
-    // The command refuses to leave a single copy, unless this is demanded.
+    // The command refuses to leave only one copy, unless a flag permits it.
     let said = ctl(&world, &["remove", &tail]);
     assert_eq!(said.code, Some(1));
     assert!(said.err.contains("--to-one"), "{}", said.err);
@@ -154,7 +154,7 @@ fn without_a_controller_a_device_that_was_asked_to_leave_is_asked_to_stay_after_
     let said = ctl(&world, &["remove", &tail, "--to-one", "--wait", "4"]);
     assert_eq!(said.code, Some(1));
     assert!(said.out.contains("taken back"), "{}", said.out);
-    // The process has ended; it is started again, as a service manager does.
+    // The process has ended. The process is started again, as a service manager does.
     let process = world.cluster.process(Role::Device(1)).unwrap();
     assert!(process.wait_exit(HEALED_MAX).unwrap().success());
     process.relaunch().unwrap();
@@ -169,7 +169,7 @@ fn without_a_controller_a_device_that_was_asked_to_leave_is_asked_to_stay_after_
     assert_eq!(ids.len(), 2);
 }
 
-/// No client writes, so no entry tells the head that another device has joined.
+/// No client writes, so no entry tells the head that a device has joined.
 #[test]
 fn a_chain_that_nobody_uses_knows_who_has_joined_and_can_be_changed() {
     let Some(mut world) = World::start("ctl-idle", 2) else {
@@ -189,7 +189,7 @@ fn a_chain_that_nobody_uses_knows_who_has_joined_and_can_be_changed() {
     eventually("the spare is ready", HEALED_MAX, || {
         spare.stderr().contains("is ready to join")
     });
-    // The head's restart may have begun another epoch meanwhile, in which the spare has to get ready again.
+    // The restart of the head may have begun another epoch meanwhile, in which the spare must get ready again.
     eventually("the spare is added", HEALED_MAX, || {
         let said = ctl(&world, &["add"]);
         let not_yet = said.err.contains("no spare is ready");

@@ -14,7 +14,7 @@ use crate::support::eventually;
 
 /// Time within which an etcd must answer.
 const READY_MAX: Duration = Duration::from_secs(20);
-/// A user that may read and write below `/pmnet/`, with the password `secret`.
+/// Creates a user that may read and write below `/pmnet/`. The password of this user is `secret`.
 const USERS: [(&str, &str); 8] = [
     ("user/add", r#"{"name":"root","password":"top"}"#),
     ("role/add", r#"{"name":"root"}"#),
@@ -31,20 +31,20 @@ const USERS: [(&str, &str); 8] = [
 /// Deadline of one question.
 const ASK_MAX: Duration = Duration::from_millis(500);
 
-/// A running etcd; each member is a process.
+/// A running etcd. Each member is a process.
 pub struct Etcds {
     name: String,
     members: Vec<(Process, SocketAddr)>,
     folder: PathBuf,
-    /// Flags besides the addresses. If there are any, the addresses are `https://localhost`.
+    /// Flags for access to etcd, besides its addresses. If there are any, the addresses are
+    /// `https://localhost`.
     access: Vec<String>,
 }
 
 impl Drop for Etcds {
     fn drop(&mut self) {
         for (process, _) in &mut self.members {
-            // An error does not matter: the kernel kills the member with this process at the
-            // latest.
+            // An error does not matter, because the kernel kills the member when this process ends.
             let _ended = process.kill();
         }
         if !std::thread::panicking() {
@@ -54,14 +54,14 @@ impl Drop for Etcds {
 }
 
 impl Etcds {
-    /// Starts this number of members; `None` if etcd is not installed.
+    /// Starts this number of members. Returns `None` if etcd is not installed.
     pub fn start(name: &str, members: usize) -> Option<Etcds> {
         let here = |program, args| (program, args);
         Etcds::start_at(name, members, common::folder(), Ipv4Addr::LOCALHOST, here)
     }
 
-    /// Starts the members with files below this folder, on the machine with this address. `inside`
-    /// gives the program and the arguments that start a program on this machine.
+    /// Starts the members on the machine with this address, with files below this folder. `inside` returns the program
+    /// and the arguments with which a program is started on that machine.
     pub fn start_at(
         name: &str,
         members: usize,
@@ -120,7 +120,7 @@ impl Etcds {
         Some(etcds)
     }
 
-    /// Returns the member that leads, according to a majority.
+    /// Returns the index of the leader, according to a majority of the members.
     pub fn leader(&self) -> usize {
         let mut leads = None;
         eventually("etcd has a leader", READY_MAX, || {
@@ -166,8 +166,8 @@ impl Etcds {
         }
     }
 
-    /// Starts etcd again with users and with TLS: this certificate and key, and this authority for clients'
-    /// certificates. `access`: the flags for clients. There must be only one member.
+    /// Restarts etcd with users and TLS. The files are its certificate, its key, and the authority of clients'
+    /// certificates. `access`: the flags that clients need. There must be only one member.
     pub fn secure(&mut self, [cert, key, ca]: [&Path; 3], access: Vec<String>) {
         let address = self.members[0].1;
         for (path, question) in USERS {
@@ -203,12 +203,12 @@ impl Etcds {
         self.members[at].0.kill().unwrap();
     }
 
-    /// Starts a member again, without waiting until it answers.
+    /// Starts a member again. Does not wait until the member answers.
     pub fn relaunch(&mut self, at: usize) {
         self.members[at].0.relaunch().unwrap();
     }
 
-    /// Whether all members answer.
+    /// Returns whether all members answer.
     pub fn are_there(&self) -> bool {
         self.members.iter().all(|(_, at)| status(*at).is_ok())
     }
@@ -233,13 +233,13 @@ fn answers(address: SocketAddr) {
     eventually("etcd answers", READY_MAX, || healthy().unwrap_or(false));
 }
 
-/// Returns the ids of a member and of its leader.
+/// Returns the id of a member, and the id of the member that it names as leader.
 fn status(address: SocketAddr) -> std::io::Result<(String, String)> {
     let (member, leader) = ("member_id", "leader");
     Ok((field(address, member)?, field(address, leader)?))
 }
 
-/// Returns the number of values that were written.
+/// Returns etcd's revision, which is the number of writes so far.
 pub fn revision(address: SocketAddr) -> u64 {
     let mut revision = None;
     eventually("etcd says its revision", READY_MAX, || {
@@ -258,7 +258,7 @@ fn field(address: SocketAddr, name: &str) -> std::io::Result<String> {
     value.ok_or_else(|| std::io::Error::other("no status"))
 }
 
-/// Asks a member without TLS and without users.
+/// Sends a request to a member that has neither TLS nor users.
 fn post(address: SocketAddr, path: &str, question: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&address, ASK_MAX)?;
     stream.set_read_timeout(Some(ASK_MAX))?;

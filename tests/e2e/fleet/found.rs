@@ -1,4 +1,4 @@
-//! Processes that are found by the name of their fleet.
+//! Commands that find the processes of a fleet by the fleet's name.
 
 use std::process::{Command, Output};
 
@@ -41,7 +41,7 @@ fn processes_are_found_by_the_name_of_their_fleet_for_as_long_as_they_live() {
     for part in tables.into_iter().chain([&*server, &head, &tail, &front]) {
         assert!(text.contains(part), "{part}: {text}");
     }
-    // A process that has no port is named, too.
+    // The command must also name a process that has no status port.
     let spare = world.spare();
     eventually("the spare is ready", HEALED_MAX, || {
         spare.stderr().contains("is ready to join")
@@ -53,7 +53,7 @@ fn processes_are_found_by_the_name_of_their_fleet_for_as_long_as_they_live() {
             .contains("has no status port")
     });
     drop(spare);
-    // A process that has died is not asked any more after its lease is over.
+    // After the lease of a dead process has expired, the process is no longer asked.
     world.cluster.kill(Role::Device(1)).unwrap();
     eventually("only the others are found", HEALED_MAX, || {
         let (_, text) = status(&world);

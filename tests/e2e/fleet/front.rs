@@ -1,4 +1,4 @@
-//! A front that knows a fleet's name, and no address.
+//! A front that gets the name of a fleet, and no address.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -50,7 +50,7 @@ fn a_front_follows_its_fleet_to_devices_that_were_not_there_when_it_was_started(
         set(&mut caller);
         spare.stdout().contains("copies=2")
     });
-    // The front was never told of the remaining device.
+    // No flag of the front names the remaining device.
     world.cluster.kill(Role::Device(1)).unwrap();
     println!("the next head lost: a SET took {:?}", set(&mut caller));
     until_healed(&world, 2);

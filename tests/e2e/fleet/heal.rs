@@ -1,5 +1,4 @@
-//! A chain that heals by itself: a real etcd, two controllers, and devices that are lost under
-//! load.
+//! A chain that repairs itself. There are a real etcd and two controllers, and devices are lost under load.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -15,12 +14,12 @@ use crate::support::{
     Acknowledged, Answer, Caller, eventually, launch, refuses, seed, write_around,
 };
 
-/// Duration of a lease.
+/// Length of a lease.
 const LEASE: Duration = Duration::from_secs(3);
-/// Bound of a gap in service on a machine with other work; the goal is the duration of the lease
-/// and two seconds.
+/// Longest permitted time without an acknowledgement, on a machine with other work. The goal is the length of a lease
+/// plus two seconds.
 const GAP_MAX: Duration = Duration::from_secs(12);
-/// Longest wait until a shard that heals by itself is whole again.
+/// Longest wait until a shard has repaired itself.
 pub const HEALED_MAX: Duration = Duration::from_secs(30);
 
 /// A chain in a fleet, with two controllers.
@@ -28,16 +27,16 @@ pub struct World {
     pub cluster: Cluster,
     pub controllers: [Process; 2],
     pub flags: Vec<String>,
-    /// The logs of controllers that were killed.
+    /// The logs of the controllers that were killed.
     past: String,
     /// Devices that were started with --join.
     spares: Vec<Role>,
-    // This is the last field, so that etcd ends last.
+    // The last field, so that etcd ends last.
     pub etcds: Etcds,
 }
 
 impl World {
-    /// Returns `None` if a needed program is not installed.
+    /// Starts a world. Returns `None` if a program that the world needs is not installed.
     pub fn start(name: &str, devices: usize) -> Option<World> {
         World::with(name, devices, 1)
     }
@@ -53,7 +52,7 @@ impl World {
         topology.device_args.extend(etcds.flags());
         topology.server_args.extend(etcds.flags());
         topology.front_follows = true;
-        // This deadline is longer than every fault, so that no call has an unknown outcome.
+        // The deadline is longer than every fault, so that no call has an unknown outcome.
         let patient = ["--deadline-ms", "60000"].map(String::from);
         topology.front_args.extend(patient);
         let cluster = common::start(name, topology)?;
@@ -80,14 +79,14 @@ impl World {
         Some(world)
     }
 
-    /// Returns the number of times that the two controllers together did this step.
+    /// Returns how often the two controllers together have taken this step.
     pub fn done(&self, part: &str) -> usize {
         let said = self.controllers.iter().map(Process::stdout);
         let all = said.chain([self.past.clone()]);
         all.map(|said| said.matches(part).count()).sum()
     }
 
-    /// Starts a device that waits for a place in the chain.
+    /// Starts a spare, which waits for a place in the chain.
     pub fn spare(&self) -> Process {
         let address = SocketAddr::from(([127, 0, 0, 1], free_port().unwrap()));
         let log = self.cluster.folder().join("spare.log");
@@ -99,7 +98,7 @@ impl World {
         launch("spare", self.cluster.folder(), &args)
     }
 
-    /// Writes while `accident` happens, and for a while after it.
+    /// Sends writes while `accident` runs, and for a while after it.
     pub fn under_load<T>(
         &mut self,
         name: &str,
@@ -109,7 +108,7 @@ impl World {
         write_around(endpoint, name, Duration::from_secs(1), || accident(self))
     }
 
-    /// Kills one controller and starts it again. The controller's earlier steps still count.
+    /// Kills one controller, and starts it again. The controller's earlier steps still count.
     pub fn kill_controller(&mut self, which: usize) {
         let controller = &mut self.controllers[which];
         controller.kill().unwrap();
@@ -122,14 +121,14 @@ impl World {
         process.signal(signal).unwrap();
     }
 
-    /// Lets a device that was left out take a place in the chain again.
+    /// Makes a device that was left out join again, as a spare.
     pub fn comes_back(&mut self, role: Role, frozen: bool) {
         let process = self.cluster.process(role).unwrap();
         if frozen {
             process.signal(Signal::CONT).unwrap();
         }
         if !self.spares.contains(&role) {
-            // Without --join the device is refused and ends.
+            // Without --join the server refuses the device, and the device ends.
             process.wait_exit(HEALED_MAX).unwrap();
             process.set_flag("--join", None);
             self.spares.push(role);
@@ -142,7 +141,7 @@ impl World {
         let whole = format!(r#""places":{ids},"#);
         eventually("the chain is as long as it was", HEALED_MAX, || {
             let status = self.status();
-            // All devices serve the same epoch, and each has a place.
+            // All devices must serve the same epoch, and each device must have a place in the chain.
             let epochs = status.split(r#""epoch":"#).skip(1);
             let epochs: Vec<&str> = epochs.filter_map(|rest| rest.split(',').next()).collect();
             status.matches(&whole).count() == ids
@@ -152,7 +151,7 @@ impl World {
         });
     }
 
-    /// Returns the statement of `pmnet status` about the fleet.
+    /// Returns the output of `pmnet status` about the fleet.
     pub fn status(&self) -> String {
         let status = std::process::Command::new(common::pmnet())
             .args(["status", "--json"])
@@ -162,7 +161,7 @@ impl World {
         String::from_utf8(status.stdout).unwrap()
     }
 
-    /// Checks that all acknowledged updates are in Redis.
+    /// Checks that Redis has all acknowledged updates.
     pub fn nothing_is_lost(&self, acknowledged: &Acknowledged) {
         settle(&self.cluster).unwrap();
         let mut direct = self.cluster.reader().unwrap();
@@ -174,7 +173,7 @@ impl World {
     }
 }
 
-/// Returns the longest time without an acknowledgement before `to` that ended after `from`.
+/// Returns the longest time without an acknowledgement. Only times that end after `from` and before `to` count.
 fn gap(all: &Acknowledged, from: Instant, to: Instant) -> Duration {
     let pairs = all.windows(2).map(|pair| (pair[0].1, pair[1].1));
     let within = pairs.filter(|(before, after)| *after >= from && *before < to);
@@ -182,13 +181,13 @@ fn gap(all: &Acknowledged, from: Instant, to: Instant) -> Duration {
     lengths.max().expect("writes went on")
 }
 
-/// Prints the longest time without an acknowledgement after `killed`, and checks its bound. Checks
-/// that writes went on afterwards.
+/// Prints the longest time without an acknowledgement after `killed`, and checks that it is short enough. Checks that
+/// writes continued afterwards.
 pub fn tell(what: &str, all: &Acknowledged, killed: Instant) {
     tell_within(GAP_MAX, what, all, killed);
 }
 
-/// Does the same as [`tell`], with another bound.
+/// Prints and checks as [`tell`] does, with another limit.
 pub fn tell_within(most: Duration, what: &str, all: &Acknowledged, killed: Instant) {
     let (_, last) = all.last().expect("something was acknowledged");
     let gap = gap(all, killed, *last);
@@ -196,7 +195,7 @@ pub fn tell_within(most: Duration, what: &str, all: &Acknowledged, killed: Insta
     assert!(gap < most, "{what}: {gap:?}");
 }
 
-/// Waits until this number of devices were left out of the served chain.
+/// Waits until this number of devices have been left out of the served chain.
 pub fn until_healed(world: &World, steps: usize) {
     eventually("a device is left out", HEALED_MAX, || {
         world.done(r#""step":"left-out""#) >= steps
@@ -222,7 +221,7 @@ fn a_head_and_then_a_tail_are_lost_and_a_spare_takes_a_place_without_a_person() 
     });
     world.nothing_is_lost(&acknowledged);
 
-    // The front's list of addresses contains neither the spare nor any other device that becomes the tail later.
+    // The front's list of addresses has neither the spare nor any device that becomes the tail later.
     let (more, killed) = world.under_load("t", |world| {
         let killed = Instant::now();
         spare.kill().unwrap();
@@ -232,7 +231,7 @@ fn a_head_and_then_a_tail_are_lost_and_a_spare_takes_a_place_without_a_person() 
     tell("tail lost", &more, killed);
     let everything = [acknowledged, more].concat();
     world.nothing_is_lost(&everything);
-    // Each step was done once, by either controller.
+    // Each step must have been taken once, by one of the controllers.
     assert_eq!(world.done(r#""step":"stop""#), 2);
     assert_eq!(world.done(r#""step":"left-out""#), 2);
     let text = world.status();
@@ -240,8 +239,8 @@ fn a_head_and_then_a_tail_are_lost_and_a_spare_takes_a_place_without_a_person() 
     assert_eq!(text.matches(r#""place":1"#).count(), 1, "{text}");
 }
 
-/// A service manager restarts the device again and again although it has lost its log. Once each start
-/// took a lease, so that no controller could declare the device stopped.
+/// A device has lost its log, and a service manager restarts it again and again. Regression test: each start got a
+/// lease, so that no controller could declare the device stopped.
 #[test]
 fn a_member_that_has_lost_its_log_is_left_out_and_joins_anew_though_it_is_started_again_all_the_time()
  {
@@ -317,7 +316,7 @@ fn a_head_that_is_only_stopped_answers_nobody_behind_its_lease_and_learns_that_i
         "1000",
         "--anyone-may-connect",
     ];
-    // Clients that can reach only the stopped head.
+    // Clients of this front can reach only the head that is stopped.
     let mut front = launch("front-of-the-head", world.cluster.folder(), &args);
     front.wait_ready(HEALED_MAX).unwrap();
     let mut caller = Caller::new(listen);
@@ -335,7 +334,7 @@ fn a_head_that_is_only_stopped_answers_nobody_behind_its_lease_and_learns_that_i
         stopped
     });
     tell("head stopped", &acknowledged, stopped);
-    // Answers to packets that were in the device's socket when it goes on, and to later packets.
+    // The old head answers packets that were in its socket when it continued, and packets that arrive later.
     let mut answered = Vec::new();
     std::thread::scope(|scope| {
         let asks = scope.spawn(|| {
@@ -369,8 +368,8 @@ fn a_head_that_is_only_stopped_answers_nobody_behind_its_lease_and_learns_that_i
     assert_eq!(world.done(r#""step":"stop""#), 1);
 }
 
-/// Random devices are killed or stopped under load again and again, and come back as spares with
-/// their old logs. `PMNET_RUNS` gives the number of rounds.
+/// Random devices are killed or stopped under load, again and again. The killed and stopped devices come back as spares
+/// with their old logs. `PMNET_RUNS` is the number of rounds.
 #[test]
 fn random_devices_are_lost_and_come_back_as_spares() {
     let runs = std::env::var("PMNET_RUNS").ok();

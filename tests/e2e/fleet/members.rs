@@ -1,4 +1,4 @@
-//! An etcd of three members, whose leader is killed while devices are lost.
+//! An etcd of three members. The leader of this etcd is killed while devices are lost.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use super::heal::{HEALED_MAX, World, tell, tell_within, until_healed};
 use crate::support::seed;
 
-/// `PMNET_RUNS` gives the number of rounds.
+/// `PMNET_RUNS` is the number of rounds.
 #[test]
 fn the_leader_of_etcd_is_killed_while_devices_are_lost() {
     let runs = std::env::var("PMNET_RUNS").ok();
@@ -19,8 +19,8 @@ fn the_leader_of_etcd_is_killed_while_devices_are_lost() {
     };
     let mut everything = Vec::new();
     for run in 1..=runs {
-        // The first victim is the head, then any device. The leader dies before the victim,
-        // together with it, or while its lease expires.
+        // The first victim is the head. Later victims are random. The leader dies before the
+        // victim, together with the victim, or while the victim's lease expires.
         let victim = Role::Device(if run == 1 { 0 } else { random.usize(..2) });
         let after = Duration::from_millis([0, 1_500, 2_900][random.usize(..3)]);
         let leader = world.etcds.leader();
@@ -32,7 +32,7 @@ fn the_leader_of_etcd_is_killed_while_devices_are_lost() {
             until_healed(world, run);
             lost
         });
-        // Etcd elects another leader, which renews every lease to its full duration.
+        // etcd elects another leader, which renews every lease to its full length.
         tell_within(
             HEALED_MAX,
             &format!("run {run}: {victim} killed, and {after:?} later etcd's leader"),
@@ -47,8 +47,7 @@ fn the_leader_of_etcd_is_killed_while_devices_are_lost() {
     world.nothing_is_lost(&everything);
 }
 
-/// With all devices of a shard alive, the election of another etcd leader is not noticed, or only
-/// as a pause.
+/// If all devices of a shard are alive, the election of another etcd leader causes at most a pause.
 #[test]
 fn the_leader_of_etcd_is_killed_and_no_device_is_left_out() {
     let Some(mut world) = World::with("leader", 2, 3) else {

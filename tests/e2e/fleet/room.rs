@@ -1,4 +1,4 @@
-//! The number of values that a fleet writes into etcd. (`make week` runs a week of such writes in a shorter time.)
+//! The number of values that a fleet writes to etcd. (`make week` makes the writes of a week, in a shorter time.)
 
 use std::process::Command;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::common;
 /// Duration of the idle period.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Each device renews its lease once a second by writing one value; the fleet writes nothing else.
+/// Each device renews its lease once a second, with one write. The fleet must write nothing else.
 #[test]
 fn an_idle_fleet_writes_one_value_a_second_for_each_device() {
     const DEVICES: u64 = 2;

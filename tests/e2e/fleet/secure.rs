@@ -1,4 +1,4 @@
-//! All roles with an etcd that uses TLS, demands certificates, and has users.
+//! All roles with an etcd that uses TLS, requires certificates, and has users.
 
 #[path = "../../shared/certificates.rs"]
 mod certificates;
@@ -13,7 +13,7 @@ use super::heal::{HEALED_MAX, World, until_healed};
 use crate::common;
 use crate::support::{Answer, Caller, ctl, eventually, launch, ok};
 
-/// Time within which every role must report what it cannot do.
+/// Time within which every role must log that it cannot use etcd.
 const SAID_MAX: Duration = Duration::from_secs(10);
 
 #[test]
@@ -24,7 +24,7 @@ fn a_fleet_heals_and_is_changed_through_an_etcd_with_tls_and_users() {
     let files = certificates::files();
     let [cert, key, ca] = ["server.pem", "server.key", "ca.pem"].map(|name| files.path(name));
     let text = |name: &str| files.path(name).to_str().unwrap().to_owned();
-    // The certificate that the roles show; it is renewed below.
+    // The certificate that the roles show. The test replaces the certificate later.
     let renew = |from: &str| {
         for ending in ["pem", "key"] {
             let to = files.path(&format!("mine.{ending}"));
@@ -52,7 +52,7 @@ fn a_fleet_heals_and_is_changed_through_an_etcd_with_tls_and_users() {
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let mut caller = Caller::new(world.cluster.endpoint().unwrap());
     caller.call(&["SET", "a", "b"]);
-    // A front that learns the devices' addresses from etcd.
+    // The front gets the devices' addresses from etcd.
     let listen = SocketAddr::from(([127, 0, 0, 1], free_port().unwrap()));
     let listens = listen.to_string();
     let front = ["redis", "--anyone-may-connect", "--listen", &listens];
@@ -72,7 +72,7 @@ fn a_fleet_heals_and_is_changed_through_an_etcd_with_tls_and_users() {
     let said = ctl(&[&flags[..], &["add"]].concat());
     assert_eq!(said.code, Some(0), "{} {}", said.out, said.err);
     assert!(world.status().contains(r#""places":3,"#));
-    // etcd starts again and has forgotten all logins: no role is affected.
+    // etcd is restarted and has forgotten all logins. The lost logins must not affect any role.
     world.etcds.kill(0);
     world.etcds.relaunch(0);
     std::thread::sleep(Duration::from_secs(2));
@@ -83,7 +83,7 @@ fn a_fleet_heals_and_is_changed_through_an_etcd_with_tls_and_users() {
         begun.elapsed()
     );
 
-    // The certificate of the roles has expired. On new connections all roles report this, and devices stop answering
+    // The roles' certificate has expired. All roles must log the expiry for new connections, and devices stop answering
     // when their leases expire.
     renew("old");
     world.etcds.kill(0);
@@ -106,15 +106,15 @@ fn a_fleet_heals_and_is_changed_through_an_etcd_with_tls_and_users() {
         "{}",
         said.err
     );
-    // The certificate is renewed, and no process is restarted.
+    // The certificate is replaced, and no process is restarted.
     renew("nameless");
     caller.call(&["SET", "e", "f"]);
-    // The chain heals as before.
+    // The chain must repair itself as before.
     world.cluster.kill(Role::Device(0)).unwrap();
     until_healed(&world, 1);
     caller.call(&["SET", "g", "h"]);
 
-    // A client without a password is told so, and changes nothing.
+    // A client with a wrong password must get an error, and must change nothing.
     std::fs::write(files.path("password"), "guess\n").unwrap();
     let said = ctl(&[&flags[..], &["add"]].concat());
     assert_eq!(said.code, Some(1));

@@ -1,5 +1,4 @@
-//! The agent of a server in a fleet, which reports the facts about the chain that only the server
-//! knows.
+//! The agent of a server in a fleet. The agent reports facts about the chain that only the server knows.
 
 use std::time::{Duration, Instant};
 
@@ -12,8 +11,8 @@ use pmnet_lab::resp::Reply;
 
 use crate::support::{Answer, Caller, eventually, launch};
 
-/// The server begins another epoch by itself, because its store is another process. The head must state something about
-/// this epoch, which no device can learn, because the tail is gone.
+/// The server begins another epoch by itself, because its store is another process. The head must make its statement
+/// for this epoch. But no device can learn of the epoch, because the tail is lost.
 #[test]
 fn redis_is_restarted_just_while_a_tail_is_left_out() {
     let Some(mut world) = World::start("restarts", 2) else {
@@ -21,7 +20,7 @@ fn redis_is_restarted_just_while_a_tail_is_left_out() {
     };
     let (acknowledged, killed) = world.under_load("r", |world| {
         world.cluster.kill(Role::Redis).unwrap();
-        // The server has an update to apply, and notices the change.
+        // The server has an update to apply, so it notices that its store has changed.
         std::thread::sleep(Duration::from_millis(300));
         let killed = Instant::now();
         world.cluster.kill(Role::Device(1)).unwrap();
@@ -50,7 +49,7 @@ fn a_spare_that_is_lost_just_while_it_joins_is_left_out_and_may_join_again() {
     });
     let (acknowledged, ()) = world.under_load("j", |world| {
         world.cluster.kill(Role::Device(1)).unwrap();
-        // A step that lets a device join names this device.
+        // The step that lets a device join names this device.
         eventually("the spare is to join", HEALED_MAX, || {
             world.done(r#""joins":"#) > world.done(r#""joins":null"#)
         });
@@ -78,8 +77,8 @@ fn a_spare_that_is_lost_just_while_it_joins_is_left_out_and_may_join_again() {
     });
 }
 
-/// Starts a second server, with the same store and another address. Returns that server and a client; the cluster's own
-/// server serves.
+/// Starts a second server with the same store and another address. Returns the second server, and a client. The
+/// cluster's own server serves.
 fn two_servers(world: &mut World) -> (Process, Caller) {
     let server = world.cluster.process(Role::Server).unwrap();
     server.set_flag("--standby", None);
@@ -102,8 +101,8 @@ fn two_servers(world: &mut World) -> (Process, Caller) {
     (other, Caller::new(world.cluster.endpoint().unwrap()))
 }
 
-/// Two servers have the same store on different addresses. The standby server takes over, and the
-/// chain sends to it.
+/// Two servers with different addresses have the same store. When the first server is killed, the standby server takes
+/// over, and the chain sends to the standby server.
 #[test]
 fn a_server_is_killed_and_the_one_that_stands_by_takes_over() {
     let Some(mut world) = World::start("standby", 2) else {
@@ -128,7 +127,7 @@ fn a_server_is_killed_and_the_one_that_stands_by_takes_over() {
     );
     other.wait_ready(HEALED_MAX).unwrap();
     world.nothing_is_lost(&acknowledged);
-    // The first server comes back and stands by; devices are lost and replaced as before.
+    // The first server is started again as the standby. Then devices are lost and replaced, as before.
     let server = world.cluster.process(Role::Server).unwrap();
     server.relaunch().unwrap();
     eventually("the first one stands by", HEALED_MAX, || {
@@ -137,7 +136,8 @@ fn a_server_is_killed_and_the_one_that_stands_by_takes_over() {
     let (more, ()) = world.under_load("d", |world| {
         world.cluster.kill(Role::Device(1)).unwrap();
         until_healed(world, 1);
-        // A server that is only stopped goes on after another server has taken over, and cannot write any more.
+        // The server is only stopped. The server continues after another server has taken over, and must then not be
+        // able to write.
         other.signal(Signal::STOP).unwrap();
         let three = caller.call(&["INCR", "n"]);
         assert_eq!(three, Answer::Reply(Reply::Integer(3)));
@@ -149,8 +149,9 @@ fn a_server_is_killed_and_the_one_that_stands_by_takes_over() {
     assert!(!other.stderr().contains("panicked"));
 }
 
-/// A server was stopped while another server served, and serves again later: it must not report its old state to any
-/// device. (Once it told the devices that the store had lost data, and all of them ended.)
+/// A server is stopped, another server serves, and later the first server serves again. The first server must not
+/// report its old state to any device. Regression test: the first server told the devices that the store had lost data,
+/// and all devices ended.
 #[test]
 fn a_server_that_slept_through_the_turn_of_another_one_begins_anew_when_it_gets_its_own() {
     let Some(mut world) = World::start("sleeps", 2) else {
@@ -166,7 +167,7 @@ fn a_server_that_slept_through_the_turn_of_another_one_begins_anew_when_it_gets_
         }
     };
     count("the first one serves", 20);
-    // No request is under way, so the store will refuse no request of this server.
+    // No request is outstanding, so the store refuses no request of this server.
     std::thread::sleep(Duration::from_secs(1));
     world.signal(Role::Server, Signal::STOP);
     other.wait_ready(HEALED_MAX).unwrap();
@@ -179,7 +180,7 @@ fn a_server_that_slept_through_the_turn_of_another_one_begins_anew_when_it_gets_
     count("the first one serves again", 1);
     println!("the first one serves again after {:?}", begun.elapsed());
     count("the first one goes on", 20);
-    // The server stood still for this time in the report, too.
+    // The report must also show that the server was stopped for this time.
     std::thread::sleep(Duration::from_secs(8).saturating_sub(begun.elapsed()));
     other.signal(Signal::CONT).unwrap();
     count("the second one is back", 20);

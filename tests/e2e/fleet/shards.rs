@@ -1,4 +1,4 @@
-//! Several shards in each process of a fleet: each shard has its own leases, chain and controller.
+//! Several shards in each process of a fleet. Each shard has leases, a chain and a controller of its own.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +30,7 @@ fn ports() -> u16 {
     panic!("no ports that follow each other");
 }
 
-/// Devices that serve both shards; and for each shard a server, a controller and a front.
+/// Devices that serve both shards. Each shard has a server, a controller and a front of its own.
 struct World {
     devices: Vec<Process>,
     servers: Vec<Process>,
@@ -38,7 +38,7 @@ struct World {
     fronts: Vec<(Process, SocketAddr)>,
     flags: Vec<String>,
     server: u16,
-    // This is the last field, so that etcd ends last.
+    // The last field, so that etcd ends last.
     _etcds: Etcds,
     scratch: Scratch,
 }
@@ -70,8 +70,8 @@ impl World {
             let device = world.device(id, listen, next, &[]);
             world.devices.push(device);
         }
-        // The test waits until the chain of each shard has formed: a front that begins earlier would write the first
-        // entry into a chain of one device.
+        // The test waits until the chain of each shard has formed. Otherwise a front might write the first entry to a
+        // chain of one device.
         for device in &world.devices {
             eventually("all its shards are served", HEALED_MAX, || {
                 device.stdout().matches("ready device").count() >= usize::from(SHARDS)
@@ -128,7 +128,7 @@ impl World {
         launch(&format!("device-{id}"), self.scratch.disk(), &args)
     }
 
-    /// Waits until a shard's controller has reported this step `times` times.
+    /// Waits until the shard's controller has reported this step `times` times.
     fn until(&self, shard: u16, what: &str, times: usize) {
         let controller = &self.controllers[usize::from(shard)];
         eventually(what, HEALED_MAX, || {
@@ -136,8 +136,7 @@ impl World {
         });
     }
 
-    /// Clients write to both shards while `accident` happens. Returns the acknowledged updates of
-    /// each shard.
+    /// Runs clients on both shards while `accident` runs. Returns the acknowledged updates of each shard.
     fn under_load(&mut self, name: &str, accident: impl FnOnce(&mut World)) -> Vec<Acknowledged> {
         let end = AtomicBool::new(false);
         let addresses: Vec<SocketAddr> = self.fronts.iter().map(|front| front.1).collect();
@@ -181,14 +180,14 @@ fn both_shards_of_a_process_that_is_lost_are_healed_and_those_of_another_take_it
     for (shard, all) in first.iter().enumerate() {
         tell(&format!("shard {shard}: its head lost"), all, lost);
     }
-    // A question about one shard is answered for this shard.
+    // A question about one shard must be answered for this shard.
     for shard in 0..SHARDS {
         let mut command = std::process::Command::new(common::pmnet());
         command.args(["ctl", "--shard", &shard.to_string()]);
         command.args(&world.flags).args(["drain", "--wait", "10"]);
         said(&command.output().unwrap(), 0);
     }
-    // The remaining device has everything.
+    // The remaining device must have all updates.
     let second = world.under_load("b", |world| {
         lost = Instant::now();
         world.devices[0].kill().unwrap();
@@ -208,6 +207,6 @@ fn both_shards_of_a_process_that_is_lost_are_healed_and_those_of_another_take_it
         }
         println!("{} writes acknowledged, none lost", all.len());
     }
-    // No process of the fleet gives up another shard's lease.
+    // No process of the fleet may return the lease of another shard.
     assert!(spare.stop().unwrap(), "{}", spare.stderr());
 }

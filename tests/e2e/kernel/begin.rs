@@ -1,6 +1,6 @@
-//! A device in the kernel whose process is killed while it makes, loads, saves or removes its
-//! objects. After any such kill the device starts again and can be taken out, and no acknowledged update is missing
-//! (`docs/spec/pipeline.md` §6).
+//! The process of a device in the kernel is killed while it makes, loads, saves or removes the device's objects. After
+//! any such kill, it must be possible to start the device again and to remove it, and no acknowledged update may be
+//! missing (`docs/spec/pipeline.md` §6).
 
 use std::path::Path;
 use std::process::Command;
@@ -14,12 +14,13 @@ use super::world::{Place, Plan, READY_MAX, World};
 use crate::common;
 use crate::support::seed;
 
-/// Number of acknowledged, unapplied entries: loading and saving them takes long enough for a kill.
+/// Number of entries that are acknowledged and not applied. Loading and saving these entries takes long enough for a
+/// kill.
 const ORDERS: u64 = 2_000;
 
-/// Number of kill moments in one sweep.
+/// Number of moments of kills in one sweep.
 const MOMENTS: u32 = 16;
-/// Number of kill moments in a sweep of the long form.
+/// Number of moments of kills in a sweep of the long form.
 const MANY_MOMENTS: u32 = 150;
 
 fn plan() -> Plan {
@@ -29,7 +30,7 @@ fn plan() -> Plan {
     plan
 }
 
-/// Returns the number of entries that a start from this file would keep.
+/// Returns the number of entries that a device would keep if it started from this file.
 fn kept(file: &Path) -> u64 {
     let output = Command::new(common::pmnet())
         .args(["log", "verify"])
@@ -42,8 +43,8 @@ fn kept(file: &Path) -> u64 {
     count.split_once(' ').unwrap().0.parse().unwrap()
 }
 
-/// Returns a world whose device has ended and left its log in a file, full of entries that no
-/// server has applied, and the number of these entries.
+/// Returns a world whose device has ended. The log of the device is in a file, and has this number of entries that no
+/// server has applied.
 fn saved() -> Option<(World, Writer, u64)> {
     let mut world = World::start(plan())?;
     let mut writer = world.session(CALL_MAX);
@@ -56,7 +57,7 @@ fn saved() -> Option<(World, Writer, u64)> {
     Some((world, writer, orders))
 }
 
-/// Starts the device and waits until it has the log. The device cannot serve without a server.
+/// Starts the device, and waits until it has read the log. Without a server the device cannot serve.
 fn begin(world: &mut World) -> Duration {
     let since = Instant::now();
     world.start_device();
@@ -73,7 +74,7 @@ fn begin(world: &mut World) -> Duration {
     }
 }
 
-/// Takes the device out; all entries must be in the file.
+/// Removes the device from the kernel. Afterwards the file must have all entries.
 fn take_out(world: &World, orders: u64) {
     let (good, said) = world.device_with(&["--detach"]);
     assert!(good, "{said}");
@@ -81,14 +82,14 @@ fn take_out(world: &World, orders: u64) {
     assert_eq!(kept(&world.spill()), orders, "{said}");
 }
 
-/// Returns random moments, one in each equal part of a period a little longer than `time`.
+/// Divides a period that is a little longer than `time` into equal parts, and returns a random moment in each.
 fn spread(time: Duration, count: u32) -> impl Iterator<Item = Duration> {
     let mut random = fastrand::Rng::with_seed(seed());
     let share = time.mul_f64(1.2) / count;
     (0..count).map(move |number| share * number + share.mul_f64(random.f64()))
 }
 
-/// Checks that all entries are applied when a server is back.
+/// Starts a server, and checks that all entries are applied.
 fn all_is_applied(mut world: World, writer: &Writer) {
     world.start_device();
     world.restart("server");
@@ -96,14 +97,14 @@ fn all_is_applied(mut world: World, writer: &Writer) {
     world.check(writer);
 }
 
-/// Once, a device that was killed in its first 0.2 s could neither start again nor be taken out:
-/// its maps had no log, or an incomplete one.
+/// Regression test: if a device was killed in its first 0.2 s, it could neither start again nor be removed, because its
+/// maps had no log or an incomplete one.
 #[test]
 fn killed_at_any_moment_of_its_start() {
     killed_while_it_starts(MOMENTS);
 }
 
-/// The long form of both tests, run by `make kernel`.
+/// The long form of both tests, which `make kernel` runs.
 #[test]
 #[ignore = "two minutes: make kernel"]
 fn killed_at_many_moments() {
@@ -126,11 +127,11 @@ fn killed_while_it_starts(moments: u32) {
             0 => take_out(&world, orders),
             1 => {
                 begin(&mut world);
-                // The device has not served; nevertheless the log that it loaded is saved again.
+                // The device has not served. Nevertheless the log that the device loaded must be saved again.
                 world.stop("device");
                 assert_eq!(kept(&world.spill()), orders, "after {moment:?}");
             }
-            // The next attempt starts from the state that this attempt left.
+            // The next attempt begins with the state that this attempt has left.
             _ => {}
         }
     }
@@ -164,7 +165,7 @@ fn killed_while_it_is_taken_out(moments: u32) {
     all_is_applied(world, &writer);
 }
 
-/// A new device without any state is killed at any moment; it starts and serves.
+/// A new device without any state is killed at any moment. Afterwards the device must start and serve.
 #[test]
 fn killed_at_any_moment_of_its_first_start() {
     let Some(mut world) = World::without_device(Plan::new(Place::Nic)) else {
@@ -180,8 +181,7 @@ fn killed_at_any_moment_of_its_first_start() {
     world.kill("device");
     let (good, said) = world.device_with(&["--detach", "--discard"]);
     assert!(good, "{said}");
-    // The device's state is gone: from now on the shard has no server, and the device only has to
-    // begin.
+    // The device's state is lost. From now on the shard has no server, and it is enough that the device begins.
     world.kill("server");
     for (number, moment) in spread(whole.min(Duration::from_millis(400)), MOMENTS).enumerate() {
         world.start_device();
@@ -206,7 +206,7 @@ fn killed_at_any_moment_of_its_first_start() {
     }
 }
 
-/// Two processes start at once: one becomes the device, the other reports this fact, and neither damages the log.
+/// Two processes are started together. One becomes the device, the other reports this, and neither damages the log.
 #[test]
 fn two_starts_at_once() {
     let Some((mut world, writer, orders)) = saved() else {
@@ -229,8 +229,8 @@ fn two_starts_at_once() {
     all_is_applied(world, &writer);
 }
 
-/// Kills the process that takes the device out when the file exists and the maps still exist. The
-/// device goes on, so the file is an old copy from then on.
+/// Kills the process that removes the device, at a moment at which both the file and the maps exist. The device
+/// continues, so from then on the file is an old copy.
 fn saved_and_not_removed(world: &mut World) -> Vec<u8> {
     let spill = world.spill();
     for _ in 0..200 {
@@ -255,7 +255,7 @@ fn saved_and_not_removed(world: &mut World) -> Vec<u8> {
     panic!("always removed before it could be killed");
 }
 
-/// Once this file was used after a power loss, and later acknowledged updates were lost silently.
+/// Regression test: this file was used after a power failure, and later acknowledged updates were lost silently.
 #[test]
 fn a_file_beside_maps_that_went_on_is_an_old_copy() {
     let Some(mut world) = World::start(plan()) else {
@@ -267,14 +267,14 @@ fn a_file_beside_maps_that_went_on_is_an_old_copy() {
     world.kill("device");
     let file = saved_and_not_removed(&mut world);
     let put_aside = !world.spill().exists();
-    // The kernel acknowledges updates that no server applies; then the power fails.
+    // The kernel acknowledges updates, and no server applies them. Then the power fails.
     world.kill("server");
     writer.sets(100, 1);
     world.kill("device");
     Pins::existing(world.name()).remove().unwrap();
     world.process("server").relaunch().unwrap();
     world.wait_ready("server");
-    // Restores the file, as if the file had never been put aside.
+    // Restores the file, as if it had never been put aside.
     std::fs::write(world.spill(), file).unwrap();
     for _ in 0..3 {
         world.start_device();
@@ -288,7 +288,7 @@ fn a_file_beside_maps_that_went_on_is_an_old_copy() {
     );
 }
 
-/// An empty log is saved, too, because the server has registered it.
+/// An empty log must be saved too, because the server has registered it.
 #[test]
 fn an_empty_log_is_saved_too() {
     let Some(mut world) = World::start(plan()) else {

@@ -1,5 +1,5 @@
-//! Two devices of two shards at one interface, each with its process: while one device fails in any way, the other
-//! device answers.
+//! Two devices of two shards at one interface, each with a process of its own. While one device fails in any way, the
+//! other device must answer.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -18,7 +18,7 @@ fn both(place: Place) -> Option<World> {
     Some(world)
 }
 
-/// Checks that both report the same interfaces.
+/// Checks that both devices report the same interfaces.
 fn are_together(world: &World) {
     let (one, other) = (world.status(), world.follower_status());
     assert_ne!(one["interfaces"], serde_json::json!([]), "{one}");
@@ -37,7 +37,7 @@ fn two_shards_at_one_interface() {
         for writer in &mut writers {
             writer.sets(50, 1);
         }
-        // The kernel goes on for both devices.
+        // The kernel continues for both devices.
         for name in ["device", "beside"] {
             world.kill(name);
         }
@@ -65,8 +65,8 @@ fn two_shards_at_one_interface() {
             kills += 1;
         });
         assert!(kills >= 3, "{kills} kills");
-        // One device is taken out. The other device stays in the kernel without a process. (With its process it could
-        // open the session again, which was idle during the load.)
+        // One device is removed. The other device stays in the kernel without a process. With a process, this device
+        // could open its session again, because the session was idle during the load.
         writers[0].sets(10, 1);
         world.kill("device");
         world.stop("beside");
@@ -76,7 +76,7 @@ fn two_shards_at_one_interface() {
             .session_of(1, Duration::from_millis(300))
             .set()
             .unwrap_err();
-        // The removed device comes back beside it.
+        // The removed device is started again at the same interface.
         world.restart("beside");
         writers[1].sets(50, 1);
         writers[0].sets(50, 1);
@@ -85,10 +85,10 @@ fn two_shards_at_one_interface() {
         for writer in &writers {
             world.check(writer);
         }
-        // The device that was attached first is taken out, and the other device takes its place.
+        // The device that was attached first is removed, and the other device takes its place.
         let (taken_out, said) = world.device_with(&["--detach"]);
         assert!(!taken_out && said.contains("another process"), "{said}");
-        // The process may be killed before the server has told it that the last entry is applied.
+        // The process may be killed before the server has reported to it that the last entry is applied.
         let taken_out = (0..5).any(|_| {
             world.kill("device");
             let (taken_out, said) = world.device_with(&["--detach"]);
@@ -108,8 +108,8 @@ fn two_shards_at_one_interface() {
     }
 }
 
-/// One device is started, stopped and killed again and again, also during its start and its end.
-/// The other device has no process, and answers.
+/// One device is started, stopped and killed again and again, even during its start and its end. The other device has
+/// no process, and must answer.
 #[test]
 fn killed_while_it_comes_and_goes_beside_another() {
     let Some(mut world) = both(Place::Nic) else {
@@ -135,7 +135,7 @@ fn killed_while_it_comes_and_goes_beside_another() {
         for round in 0..24 {
             if round % 4 == 3 {
                 world.wait_ready("beside");
-                // The device is saved and taken out.
+                // The log of the device is saved, and the device is removed.
                 world.stop("beside");
             } else {
                 std::thread::sleep(Duration::from_millis(random.u64(..150)));

@@ -1,4 +1,4 @@
-//! A device that bypasses the kernel's stack: AF_XDP sockets receive directly into the log
+//! A device that bypasses the kernel's network stack. The device's AF_XDP sockets receive directly into the log
 //! (`docs/spec/packet-buffers.md`).
 
 mod shards;
@@ -17,7 +17,7 @@ use super::world::{Place, Plan, READY_MAX, World};
 use super::{CALL_MAX, load};
 use crate::{common, support::eventually};
 
-/// Number of huge pages of 2 MiB for a log of the usual size, with a reserve.
+/// Number of huge pages of 2 MiB that a log of the default size needs, with a reserve.
 const HUGE_PAGES: u64 = 48;
 
 fn plan(place: Place, media: &'static str) -> Plan {
@@ -27,7 +27,7 @@ fn plan(place: Place, media: &'static str) -> Plan {
     }
 }
 
-/// Processes die in every order, and no acknowledged update is missing.
+/// Processes die in every order, and no acknowledged update may be missing.
 fn survives(plan: Plan) {
     let copies = u8::try_from(1 + plan.followers).unwrap();
     let Some(mut world) = World::start(plan) else {
@@ -64,7 +64,7 @@ fn over_ipv6_and_as_the_head_of_a_chain() {
     });
 }
 
-/// The drivers are polled instead of raising interrupts.
+/// The device polls the drivers instead of using interrupts.
 #[test]
 fn with_busy_polling() {
     if !knows_busy_poll() {
@@ -76,7 +76,7 @@ fn with_busy_polling() {
     });
 }
 
-/// The device is the server of its shard: the packets in their buffers are the store's records.
+/// The device is also the server of its shard. The packets in their buffers become the store's records.
 #[test]
 fn packets_become_records_where_they_are_received() {
     for media in ["dram", "file"] {
@@ -143,8 +143,8 @@ fn killed_every_second() {
     }
 }
 
-/// The log is full of unapplied entries. The device goes on receiving, and afterwards it uses every
-/// buffer again.
+/// The log is full of entries that are not applied. The device must continue to receive, and afterwards the device must
+/// be able to use every buffer again.
 #[test]
 fn a_full_log_goes_on_receiving() {
     for place in [Place::Nic, Place::Router] {
@@ -153,7 +153,7 @@ fn a_full_log_goes_on_receiving() {
 }
 
 fn full(mut plan: Plan) {
-    // 256 buffers, of which 152 can be live.
+    // A log of 512K has 256 buffers, of which at most 152 can be live.
     plan.args = ["--log-size", "512K"].map(String::from).to_vec();
     let Some(mut world) = World::start(plan) else {
         return;
@@ -176,8 +176,8 @@ fn full(mut plan: Plan) {
         short.set().unwrap_err();
     }
     world.restart("server");
-    // Ten times as many updates as there are buffers. Some of these updates find the log full again, and go to the
-    // server.
+    // The test sends ten times as many updates as there are buffers. Some updates find the log full again, and go to
+    // the server.
     for _ in 0..2_500 {
         writer.set().unwrap();
     }
@@ -191,9 +191,9 @@ fn full(mut plan: Plan) {
     }
 }
 
-/// The server is away for `seconds` while clients go on, each with one call after the other. The
-/// device acknowledges as many updates as the log can hold, and receives all others. Afterwards the device can hold as
-/// many updates again: no buffer is lost.
+/// The server is stopped for `seconds` while clients continue, each with one call after the other. The device
+/// acknowledges as many updates as the log can hold, and still receives all others. Afterwards the log must be able to
+/// hold equally many updates again, which shows that no buffer is lost.
 fn away(seconds: u64) {
     const CLIENTS: usize = 16;
     let mut plan = plan(Place::Router, "dram");
@@ -203,7 +203,7 @@ fn away(seconds: u64) {
     };
     let mut writer = world.session(CALL_MAX);
     writer.sets(10, 1);
-    // A session that opens while the server cannot answer would wait.
+    // A session that is opened while the server cannot answer would wait.
     let short = |world: &World| world.session(Duration::from_millis(300));
     let writers: Vec<Writer> = (0..CLIENTS).map(|_| short(&world)).collect();
     world.kill("server");
@@ -215,8 +215,7 @@ fn away(seconds: u64) {
                 scope.spawn(move || {
                     let mut calls = 0_u64;
                     while Instant::now() < end {
-                        // The call is acknowledged, or its outcome is unknown; both are answers in
-                        // time.
+                        // The call is acknowledged, or its outcome is unknown. Both results are answers in time.
                         let _ = writer.set();
                         calls += 1;
                     }
@@ -233,7 +232,7 @@ fn away(seconds: u64) {
     assert!((100..=152).contains(&logged), "{logged} were acknowledged");
     world.restart("server");
     world.settle();
-    // Some of these updates find the log full again, and go to the server.
+    // Some of the following updates find the log full again, and go to the server.
     for _ in 0..2_000 {
         writer.set().unwrap();
     }
@@ -268,8 +267,8 @@ fn the_server_is_away_for_a_minute_under_load() {
     away(60);
 }
 
-/// Huge pages of this machine and a mount of them, for one test at a time; they are released when
-/// this value is dropped.
+/// Huge pages of this machine, with a mount for them. One test at a time can have these pages. The pages are released
+/// when this value is dropped.
 struct HugePages {
     folder: tempfile::TempDir,
     reserved: u64,
@@ -284,7 +283,7 @@ fn reserved() -> u64 {
 }
 
 impl HugePages {
-    /// An error says what is missing.
+    /// Reserves and mounts the pages. An error says what is missing.
     fn new() -> Result<HugePages, String> {
         let alone = std::fs::File::create("/tmp/pmnet-huge-pages.lock").unwrap();
         alone.lock().unwrap();
@@ -295,7 +294,7 @@ impl HugePages {
         let mut mount = std::process::Command::new("mount");
         mount.args(["-t", "hugetlbfs", "none"]).arg(folder.path());
         let mounted = mount.status().unwrap();
-        // From here on the reserved pages are released when `pages` is dropped.
+        // From here on, the drop of `pages` releases the reserved pages.
         let pages = HugePages {
             folder,
             reserved: reserved() - before,
@@ -322,7 +321,7 @@ impl Drop for HugePages {
     }
 }
 
-/// Runs the same tests on memory of hugetlbfs.
+/// Runs the tests above on memory of hugetlbfs.
 #[test]
 fn on_huge_pages() {
     match HugePages::new() {
@@ -334,8 +333,8 @@ fn on_huge_pages() {
     }
 }
 
-/// A client's machine sends a packet under the next hop's address without a valid token, and the
-/// link to the next hop goes down for a moment. Neither event misdirects packets for long, and the device goes on.
+/// A client's machine sends a packet with the next hop's address and without a valid token, and the link to the next
+/// hop goes down for a moment. Neither may misdirect packets for long, and the device must continue.
 #[test]
 fn a_forged_packet_and_a_link_that_is_down_change_little() {
     let Some(mut world) = World::start(plan(Place::Router, "dram")) else {
@@ -355,7 +354,7 @@ fn a_forged_packet_and_a_link_that_is_down_change_little() {
         for packet in packets(next, head, &forged, &[], 65_528) {
             raw.send_to(&packet, &SocketAddr::V4(head).into()).unwrap();
         }
-        // The update has to pass the next hop, and is answered in time.
+        // The update has to pass the next hop, and must be answered in time.
         writer.sets(1, 1);
         writer.read().unwrap();
     }
@@ -375,7 +374,7 @@ fn a_forged_packet_and_a_link_that_is_down_change_little() {
 #[test]
 fn everything_else_goes_to_the_stack() {
     let mut plan = plan(Place::Nic, "dram");
-    // In this test the device's own TCP port belongs to another program.
+    // In this test another program has the device's TCP port.
     plan.args.push("--no-ctl".into());
     let Some(mut world) = World::start(plan) else {
         return;
@@ -394,7 +393,7 @@ fn everything_else_goes_to_the_stack() {
         }
     }
     writer.sets(50, 1);
-    // When the device ends, the interface is in its former state.
+    // After the device's end, the interface must have its former state.
     world.stop("device");
     assert!(!world.has_program());
 }
@@ -418,7 +417,7 @@ fn what_cannot_be_is_refused_with_a_sentence() {
     refused(&world, &["--busy-poll", "0"], "1 to 10000 microseconds");
     assert!(!world.log().exists(), "what was made is taken back");
     assert!(!world.has_program(), "what was begun is taken back");
-    // A log that another mode made.
+    // A log that was made in another mode is refused.
     let here = SocketAddr::from(([10, 51, 0, 200], 51_009));
     world.start_relay(0, here, SocketAddr::from(([10, 51, 0, 200], 51_010)));
     let ring = world.scratch().memory().join("relay1.log");

@@ -1,5 +1,5 @@
-//! The end of a device in the kernel: saved in a file, taken out, or given up; and the cases that
-//! are refused.
+//! The end of a device in the kernel: its log is saved in a file, the device is removed, or the device is given up.
+//! Attempts that would lose acknowledged entries or overwrite a foreign file must be refused.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,13 +9,13 @@ use super::world::{Place, Plan, READY_MAX, World};
 use crate::common;
 use crate::support::eventually;
 
-/// Checks that no object of the device is left in the kernel.
+/// Checks that the kernel has no object of the device any more.
 fn is_gone(world: &World) {
     assert!(!world.has_program(), "a program is left on the interface");
     assert!(!world.pins().exists(), "{} is left", world.pins().display());
 }
 
-/// Runs `pmnet log verify`: whether a device could start from this log.
+/// Runs `pmnet log verify`. Returns whether a device could start from this log.
 fn is_whole(log: &Path) -> bool {
     let output = Command::new(common::pmnet())
         .args(["log", "verify"])
@@ -26,11 +26,11 @@ fn is_whole(log: &Path) -> bool {
     output.status.success()
 }
 
-/// A device whose log is saved when it ends.
+/// Returns a plan in which the device's log is saved at the device's end.
 fn spilling() -> Plan {
     let mut plan = Plan::new(Place::Nic);
     plan.spill = true;
-    // On a busy disk, saving a large log takes long, and a stop that takes too long becomes a kill.
+    // On a busy disk, saving a large log may take so long that the process is killed.
     plan.args = ["--log-size", "1M"].map(String::from).to_vec();
     plan
 }
@@ -50,7 +50,7 @@ fn saved_and_loaded() {
     assert!(is_whole(&saved));
     let old = std::fs::read(&saved).unwrap();
 
-    // The device begins with the saved log; all acknowledged updates are applied.
+    // The device begins with the saved log, and all acknowledged updates are applied.
     world.start_device();
     world.restart("server");
     world.wait_ready("device");
@@ -72,8 +72,8 @@ fn saved_and_loaded() {
     world.check_without_device(&writer);
 }
 
-/// After an old file was refused, a file that is put in its place is used at the next start, and no
-/// process overwrites it.
+/// After an old file was refused, the operator puts the newest file in its place. The next start must use the newest
+/// file, and no process may overwrite it.
 #[test]
 fn the_newest_file_is_put_back_after_an_old_one_was_refused() {
     let Some(mut world) = World::start(spilling()) else {
@@ -111,7 +111,7 @@ fn the_newest_file_is_put_back_after_an_old_one_was_refused() {
     world.check(&writer);
 }
 
-/// A file that is no older copy of the log in the kernel is neither put aside nor overwritten.
+/// A file that is not an older copy of the log in the kernel must be neither put aside nor overwritten.
 #[test]
 fn what_is_not_its_own_older_copy_is_not_touched() {
     let Some(mut world) = World::start(spilling()) else {
@@ -162,14 +162,14 @@ fn taken_out_when_it_is_drained() {
     let (good, said) = world.device_with(&["--detach"]);
     assert!(!good && said.contains("not applied"), "{said}");
     assert!(world.has_program());
-    // The attempt does not disturb the device, which still acknowledges.
+    // The attempt must not disturb the device, which still acknowledges.
     writer.sets(100, 1);
 
     world.process("server").relaunch().unwrap();
     world.restart("device");
     world.check(&writer);
-    // The server's last packet, for example about the END of the checking session, may still be under way; a new
-    // process asks for that packet.
+    // The server's last packet, for example about the END of the checking session, may still be in flight. A new
+    // process asks for this packet.
     eventually("all is applied", READY_MAX, || {
         world.stop("device");
         let (good, said) = world.device_with(&["--detach"]);
@@ -207,7 +207,7 @@ fn given_up_on_demand() {
     let (good, said) = world.device_with(&["--detach", "--discard"]);
     assert!(good && !said.contains("not applied: 0"), "{said}");
     is_gone(&world);
-    // A device without the log that was given up is not taken for the earlier device.
+    // Without the log that was given up, the device must not be taken for the earlier device.
     world.process("server").relaunch().unwrap();
     world.wait_ready("server");
     world.start_device();

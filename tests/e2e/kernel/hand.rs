@@ -5,8 +5,7 @@ use super::CALL_MAX;
 use super::world::{Place, Plan, READY_MAX, World};
 use crate::support::eventually;
 
-/// A spare joins after the device, is lost, and is left out, without a restart of the device's
-/// process.
+/// A spare joins after the device, is lost, and is left out. The device's process is never restarted.
 fn grows_and_shrinks(plan: Plan) {
     let Some(mut world) = World::start(plan) else {
         return;
@@ -23,7 +22,7 @@ fn grows_and_shrinks(plan: Plan) {
     writer.sets(50, 2);
     if in_kernel {
         assert_eq!(world.status()["copies"], 2);
-        // The end of the process would not end the acknowledgements of its device in the kernel.
+        // If the process ended, its device in the kernel would continue to acknowledge. So the command must be refused.
         let (code, said) = world.ctl("remove 1 --to-one");
         assert!(code == Some(1) && said.contains("--detach"), "{said}");
     }
@@ -33,7 +32,7 @@ fn grows_and_shrinks(plan: Plan) {
     let (code, said) = world.ctl("remove 9 --to-one --is-stopped");
     assert_eq!(code, Some(0), "{said}");
     writer.sets(50, 1);
-    // A new process takes the device over with its flags, which are right again.
+    // A new process takes over the device. The flags of the process have the right next hop again.
     world.kill("device");
     world.restart("device");
     writer.sets(50, 1);
@@ -52,7 +51,7 @@ fn a_spare_joins_behind_a_device_past_the_kernels_stack_and_is_left_out_by_hand(
     grows_and_shrinks(plan);
 }
 
-/// Clients send to the server. Each switch has its own address, at which it takes questions and
+/// Clients send to the address of the server. Each switch has an address of its own, at which it accepts questions and
 /// orders.
 #[test]
 fn the_last_of_two_switches_is_detached_and_left_out_by_hand() {

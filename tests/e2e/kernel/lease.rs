@@ -1,6 +1,6 @@
-//! Devices in the kernel that answer under leases in a real etcd (`docs/spec/protocol.md` §14). A
-//! head whose process is dead or stopped goes on answering by itself, and answers nothing after its
-//! deadline.
+//! Devices in the kernel that answer under leases in a real etcd (`docs/spec/protocol.md` §14). If the
+//! process of a head is dead or stopped, the kernel continues to answer, and answers nothing after the
+//! lease's deadline.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,14 +13,14 @@ use super::CALL_MAX;
 use super::world::{Place, Plan, READY_MAX, World};
 use crate::support::{Answer, Caller, eventually};
 
-/// Time within which packets under way reach the clients.
+/// Time within which packets in flight reach the clients.
 const UNDER_WAY: Duration = Duration::from_millis(700);
 
-/// Clients that write a key and read it, again and again.
+/// Clients that write a key and then read it, again and again.
 #[derive(Default)]
 struct Clients {
     end: AtomicBool,
-    /// Number of answers so far: to writes, and to reads.
+    /// Number of answered writes so far, and number of answered reads.
     written: AtomicUsize,
     read: AtomicUsize,
     /// Number of calls so far.
@@ -28,7 +28,7 @@ struct Clients {
 }
 
 impl Clients {
-    /// Runs one client; returns the keys whose write was acknowledged.
+    /// Runs one client. Returns the keys whose write was acknowledged.
     fn work(&self, front: SocketAddr, name: &str) -> Vec<String> {
         let mut caller = Caller::new(front);
         let mut acknowledged = Vec::new();
@@ -87,8 +87,7 @@ fn counted(status: &serde_json::Value, names: &[&str]) -> u64 {
 /// The kernel's counters of answered READs.
 const READS: [&str; 2] = ["read_hits", "read_misses"];
 
-/// Checks that all acknowledged updates are in the database. A read through `front` waits for all
-/// acknowledged updates.
+/// Checks that the database has all acknowledged updates. A read through `front` waits for all these updates.
 fn nothing_is_lost(world: &World, front: SocketAddr, acknowledged: &[String]) {
     let applied = world.inside("client1", || {
         let mut caller = Caller::new(front);
@@ -140,7 +139,7 @@ fn a_head_whose_process_is_dead_or_stopped_says_nothing_behind_its_lease_and_ano
             };
             eventually("clients are answered", READY_MAX, || both(20));
             world.process("device").signal(signal).unwrap();
-            // The kernel goes on by itself.
+            // The kernel continues without the process.
             let begun = bound.answers();
             let reads = counted(&world.status(), &READS);
             let silent = |world: &World| world.status()["silent_in_ms"] == 0;
@@ -167,13 +166,13 @@ fn a_head_whose_process_is_dead_or_stopped_says_nothing_behind_its_lease_and_ano
                 "{later}"
             );
             assert_eq!(later["silent_in_ms"], 0);
-            // The new head acknowledges alone in the kernel, under its own lease.
+            // The new head acknowledges alone, in the kernel, with a lease of its own.
             let other = world.follower_status();
             assert_eq!(
                 (&other["role"], &other["lease"]),
                 (&"alone".into(), &true.into())
             );
-            // Answers to packets that were in the old head's socket when it goes on, and to later packets.
+            // The old head answers packets that were in its socket when it continued, and packets that arrive later.
             if signal == Signal::STOP {
                 world.process("device").signal(Signal::CONT).unwrap();
             } else {
@@ -212,14 +211,14 @@ fn a_spare_joins_behind_a_device_in_the_kernel_which_goes_on_in_the_same_process
     let mut writer = world.session(CALL_MAX);
     writer.sets(50, 1);
     world.start_spare();
-    // The chain has not been longer so far, so a statement is needed that it shall be.
+    // The chain was never longer than one device, so the test must set the controller's wanted length.
     world.process("controller").kill().unwrap();
     world.process("controller").set_flag("--copies", Some("2"));
     world.process("controller").relaunch().unwrap();
     world.wait_ready("spare");
     eventually("there are two", READY_MAX, || world.status()["copies"] == 2);
     writer.sets(50, 2);
-    // A new process takes the device over, and the device goes on.
+    // A new process takes over the device, and the device continues.
     world.kill("device");
     world.restart("device");
     writer.sets(50, 2);
@@ -259,8 +258,8 @@ fn in_a_switch_too_the_kernel_is_silent_behind_its_lease_and_answers_when_there_
     world.check(&hasty);
 }
 
-/// A head of a chain of two that was left out comes back as a spare, in a new process or in its old
-/// one, and later remains alone.
+/// The head of a chain of two devices was left out. The old head comes back as a spare, in a new process or in its old
+/// process. Later the old head is the only remaining device.
 fn comes_back(mut plan: Plan) {
     (plan.followers, plan.fleet) = (1, true);
     let Some(mut world) = World::start(plan) else {
@@ -268,7 +267,7 @@ fn comes_back(mut plan: Plan) {
     };
     world.start_controller();
     let front = world.start_following_front();
-    // The flag may stay, because a member's log is never erased.
+    // The flag may stay, because the log of a member is never erased.
     world.process("device").set_flag("--join", None);
     world.kill("device");
     world.restart("device");
@@ -298,7 +297,7 @@ fn comes_back(mut plan: Plan) {
             }
             eventually("there are two again", READY_MAX, || {
                 let status = world.fleet_status();
-                // Each device has a place, and all serve the same epoch.
+                // Each device must have a place in the chain, and all devices must serve the same epoch.
                 let epochs = status.split(r#""epoch":"#).skip(1);
                 let epochs: Vec<&str> = epochs.filter_map(|rest| rest.split(',').next()).collect();
                 status.matches(r#""places":2,"#).count() == 2

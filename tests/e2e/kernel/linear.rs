@@ -1,5 +1,5 @@
-//! A process is killed every second while 64 clients contend for keys. The history of all clients,
-//! through a front and a device in the kernel or one that bypasses its stack, must be linearizable
+//! A process is killed every second while 64 clients contend for keys. The clients use a front. The device is in the
+//! kernel, or bypasses the kernel's network stack. The history of all clients must be linearizable
 //! (`docs/internals/histories.md`).
 
 use std::collections::BTreeMap;
@@ -17,12 +17,12 @@ use super::took_over;
 use super::world::{Place, Plan, READY_MAX, World};
 use crate::support::{eventually, seed};
 
-/// Number of groups of clients; each group has its own keys.
+/// Number of groups of clients. Each group has keys of its own.
 const GROUPS: u32 = 16;
-/// Number of clients of a group. The number bounds the operations on a key that are under way or have an unknown
-/// outcome at the same time. With more clients, the search for an order exceeds its bound.
+/// Number of clients in a group. This number limits the operations on a key that are outstanding or of unknown outcome
+/// at the same time. With more clients, the search for an order would exceed its limit.
 const GROUP_CLIENTS: u64 = 4;
-/// One client of each group only writes, with a pause after each write, because a client that reads
+/// Pause after each write of a client that only writes. Each group has one such client, because a client that reads
 /// must wait while the device is dead.
 const WRITE_PAUSE: Duration = Duration::from_millis(5);
 const CONTENTION: Contention = Contention {
@@ -31,19 +31,19 @@ const CONTENTION: Contention = Contention {
     operations_max: 50_000,
     call_max: Duration::from_secs(2),
 };
-/// Maximum number of keys that are checked again with one wrong reply.
+/// Maximum number of keys that are checked a second time, with one wrong reply.
 const BROKEN_MAX: usize = 300;
-/// Clients of the device for the other checker: their number, and their operations per second.
+/// Clients that run the checked load directly at the device: their number, and their operations per second.
 const WRITERS: usize = 8;
 const WRITERS_RATE: f64 = 400.0;
-/// Number of commands that the database must have executed after a restart, as a sign that the
-/// device is back in service.
+/// Number of commands that the database must have executed after a restart. Executed commands prove that the device
+/// serves again.
 const BACK: u64 = 20;
-/// A return to service that takes longer than this is reported, with the processes' logs.
+/// Time until the device serves again above which the processes' logs are reported.
 const SLOW: Duration = Duration::from_secs(2);
 /// Longest pause between two actions, in milliseconds.
 const PAUSE_MS: u64 = 150;
-/// Shortest time for which the device is dead.
+/// Shortest time between a kill of the device and its restart.
 const DEAD_MIN: Duration = Duration::from_millis(20);
 
 /// The kills, and the service that clients got meanwhile.
@@ -53,11 +53,10 @@ struct Kills {
     count: BTreeMap<&'static str, u32>,
     /// Number of SETs that were acknowledged while no process of the device lived.
     dead_sets: u64,
-    /// Number of periods without a process of the device, and number of such periods with an
-    /// acknowledged SET.
+    /// Number of periods in which no process of the device ran, and number of such periods with an acknowledged SET.
     deaths: u32,
     deaths_served: u32,
-    /// Longest time from the device's start until it was back in service.
+    /// Longest time from the device's start until it served again.
     back_max: Duration,
 }
 
@@ -65,8 +64,8 @@ fn sets(groups: &[Shared]) -> u64 {
     groups.iter().map(Shared::acknowledged_sets).sum()
 }
 
-/// Returns the number of operations that the database answered, for which the device's process is
-/// needed.
+/// Returns the number of operations that the database answered. The database can answer only while the device's process
+/// runs.
 fn executed(groups: &[Shared]) -> u64 {
     groups.iter().map(Shared::acknowledged).sum::<u64>() - sets(groups)
 }
@@ -77,7 +76,8 @@ impl Kills {
         *self.count.entry(name).or_default() += 1;
     }
 
-    /// Kills the device, and in turn another process at another moment of the same second.
+    /// Kills the device, and at another moment within the same second also another process. The other process changes
+    /// from turn to turn.
     fn turn(
         &mut self,
         world: &mut World,
@@ -90,7 +90,7 @@ impl Kills {
         let other = other[usize::try_from(number).unwrap() % other.len()];
         let restarted = !matches!(other, "" | "device");
         self.kill(world, "device");
-        // Answers after this moment did not come from the killed process.
+        // An answer after this moment cannot come from the killed process.
         std::thread::sleep(Duration::from_millis(2));
         let before = sets(groups);
         std::thread::sleep(DEAD_MIN);
@@ -106,7 +106,7 @@ impl Kills {
         world.process("device").relaunch().unwrap();
         pause(PAUSE_MS);
         if other == "device" {
-            // The device is also killed while it takes over, or just after.
+            // The device is also killed while it takes over the kernel's state, or shortly after.
             self.kill(world, "device");
             world.process("device").relaunch().unwrap();
         }
@@ -140,7 +140,7 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// All clients work while the device is killed every `every` for `seconds`; then all keys are read.
+/// Runs all clients while the device is killed every `every` for `seconds`. Then reads all keys.
 fn history(world: &mut World, seconds: u64, every: Duration) -> (Vec<Record>, Kills) {
     let seed = seed();
     let mut random = fastrand::Rng::with_seed(seed);
@@ -158,7 +158,7 @@ fn history(world: &mut World, seconds: u64, every: Duration) -> (Vec<Record>, Ki
                     let network = &network;
                     scope.spawn(move || {
                         network.enter("client1").unwrap();
-                        // Values begin with the seed, so that no two clients write the same value.
+                        // Each value begins with the seed, so that no two clients write equal values.
                         let seed = seed
                             .wrapping_mul(1_000)
                             .wrapping_add(number * GROUP_CLIENTS + index);
@@ -185,8 +185,8 @@ fn history(world: &mut World, seconds: u64, every: Duration) -> (Vec<Record>, Ki
     }));
     let mut records: Vec<Record> = groups.into_iter().flat_map(Shared::into_records).collect();
     let read = lived.map(|()| {
-        // The first read goes through the front. The front's answer may be in the log only, so the
-        // test waits until the database has it.
+        // The first read goes through the front. The value in the front's answer may be only in the log, so the test
+        // waits until the database has it.
         world
             .inside("client1", || {
                 read_all(&mut records, front).and_then(|()| drained(front))
@@ -220,8 +220,8 @@ fn judged(records: &[Record]) -> Report {
     check_history(&operations, &Limits::default())
 }
 
-/// Returns the errors of refused operations, with their numbers. By the checker these operations
-/// had no effect.
+/// Returns the error texts of refused operations, with their numbers. The checker assumes that refused operations had
+/// no effect.
 fn refusals(records: &[Record]) -> BTreeMap<&str, u32> {
     let mut reasons = BTreeMap::new();
     for record in records {
@@ -233,7 +233,7 @@ fn refusals(records: &[Record]) -> BTreeMap<&str, u32> {
     reasons
 }
 
-/// Runs the clients and checks the history.
+/// Runs the clients, and checks their history.
 fn linearizable(plan: Plan, seconds: u64, every: Duration) -> Option<(Vec<Record>, Kills)> {
     let (place, direct) = (plan.place, plan.direct.unwrap_or("in the kernel"));
     let mut world = World::start(plan)?;
@@ -270,8 +270,8 @@ fn linearizable(plan: Plan, seconds: u64, every: Duration) -> Option<(Vec<Record
         kept.display()
     );
     assert!(report.keys.len() >= 64, "{} keys", report.keys.len());
-    // While the process holds the pipeline, no update is acknowledged. On a slow machine the
-    // process may often be killed in this state.
+    // While the process holds the pipeline, no update is acknowledged. On a slow machine the process may often be
+    // killed in this state.
     assert!(
         kills.deaths_served > 0 || !world.is_in_kernel(),
         "{kills:?}"
@@ -279,9 +279,9 @@ fn linearizable(plan: Plan, seconds: u64, every: Duration) -> Option<(Vec<Record
     Some((records, kills))
 }
 
-/// The last two replies of a key are reads, through the front and from the database. Changes the first of these two
-/// reads to an earlier value. Returns `None` if the earlier value would be allowed: after an operation of unknown
-/// outcome, or without a write.
+/// The last two replies about a key are reads: one through the front, one from the database. Changes the first of these
+/// reads to an earlier value. Returns `None` if the earlier value is permitted, because an operation has an unknown
+/// outcome, or because there was no write.
 fn broken(records: &[&Record]) -> Option<Vec<Record>> {
     let known = records
         .iter()
@@ -305,12 +305,13 @@ fn broken(records: &[&Record]) -> Option<Vec<Record>> {
     known.then_some(records)
 }
 
-/// Makes one reply in the history of a key wrong, and checks that this key is not linearizable.
-/// Returns the number of keys.
+/// For each key, makes one reply in its history wrong, and checks that the history of this key is no longer
+/// linearizable. Returns the number of keys.
 fn every_wrong_reply_is_noticed(records: &[Record]) -> usize {
     let mut keys: BTreeMap<&str, Vec<&Record>> = BTreeMap::new();
     for record in records {
-        // Locks are taken and released, so an earlier reply may have been true at any time.
+        // Keys of locks are left out: locks are taken and released, so an earlier reply may have been right at any
+        // time.
         if !record.key.starts_with('l') {
             keys.entry(&record.key).or_default().push(record);
         }
@@ -338,7 +339,8 @@ fn a_few_seconds_of_kills_are_linearizable() {
     }
 }
 
-/// A device that bypasses the kernel's stack does not acknowledge while its process is dead.
+/// Returns the plan of a device that bypasses the kernel's network stack, and therefore does not acknowledge while its
+/// process is dead.
 fn past_the_stack(media: &'static str) -> Plan {
     Plan {
         direct: Some(media),
@@ -358,7 +360,7 @@ fn a_few_seconds_of_kills_past_the_stack_are_linearizable() {
     }
 }
 
-/// The long form, run by `make kernel`.
+/// The long form of this test, which `make kernel` runs.
 fn a_minute(plan: Plan) {
     let Some((records, kills)) = linearizable(plan, 60, Duration::from_secs(1)) else {
         return;

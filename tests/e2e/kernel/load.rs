@@ -1,4 +1,4 @@
-//! Load in a world, and checks that the database has the acknowledged updates.
+//! Runs load in a world, and checks that the database has the acknowledged updates.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -16,7 +16,7 @@ use pmnet_wire::command::{Form, Protocol, key_hash, preamble};
 use super::world::World;
 use crate::support::eventually;
 
-/// Time after the load within which all acknowledged updates must have reached the database.
+/// Time after the load within which the database must have applied all acknowledged updates.
 const SETTLE_MAX: Duration = Duration::from_secs(30);
 
 /// A checked load.
@@ -27,13 +27,13 @@ pub struct Load {
     pub value_bytes: usize,
     /// Operations per second of all clients together; `None`: no limit.
     pub rate: Option<f64>,
-    /// Interval of the turns.
+    /// Interval at which `turn` is called.
     pub every: Duration,
 }
 
 impl World {
-    /// Waits until all acknowledged updates have reached the database, because a read is answered
-    /// only then.
+    /// Waits until the database has applied all acknowledged updates. For this purpose the function
+    /// sends a read, which is answered only after all these updates.
     pub fn settle(&self) {
         for shard in 0..self.shards() {
             let mut writer = self.session_of(shard, Duration::from_secs(5));
@@ -42,13 +42,14 @@ impl World {
         }
     }
 
-    /// Checks that all updates that were acknowledged to a writer are in the database.
+    /// Checks that the database has all updates that were acknowledged to a writer.
     pub fn check(&self, writer: &Writer) {
         self.settle();
         self.check_without_device(writer);
     }
 
-    /// Checks the same without a read through the device, when all updates were applied before.
+    /// Makes the checks of [`check`](Self::check), except the read through the device. The caller
+    /// must wait before until all updates are applied.
     pub fn check_without_device(&self, writer: &Writer) {
         let mut redis = self.redis();
         for (key, value) in &writer.acknowledged {
@@ -57,8 +58,8 @@ impl World {
         }
     }
 
-    /// Runs checked load from the client's machine, with `turn` at intervals, and then checks. If
-    /// there are several shards, each has this load; the returned verdict is that of the last
+    /// Runs checked load from the client's machine, calls `turn` at intervals, and then checks the
+    /// data. If there are several shards, each has this load, and the verdict is that of the last
     /// shard.
     pub fn checked(
         &mut self,
@@ -144,7 +145,7 @@ fn loaded(network: &Network, options: &Options) -> anyhow::Result<(Summary, Ledg
     Ok((summary, ledger))
 }
 
-/// A session that sets keys of its own and keeps the acknowledged keys.
+/// A session that sets keys of its own, and remembers the acknowledged ones.
 pub struct Writer {
     /// The session; `None` after its end.
     session: Option<Session>,
@@ -155,12 +156,12 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Opens a session from the calling thread's machine.
+    /// Opens a session. The calling thread must be on the client's machine.
     pub fn open(head: SocketAddr, deadline: Duration) -> Writer {
         Writer::open_of(0, head, deadline)
     }
 
-    /// Opens a session of a shard.
+    /// Opens a session of a shard. The calling thread must be on the client's machine.
     pub fn open_of(shard: u32, head: SocketAddr, deadline: Duration) -> Writer {
         let config = ClientConfig {
             shard,
@@ -185,7 +186,7 @@ impl Writer {
         }
     }
 
-    /// Sets the next key. Returns the number of devices that hold it.
+    /// Sets the next key. Returns the number of devices that hold the write.
     pub fn set(&mut self) -> Result<u8, SessionError> {
         self.number += 1;
         let (key, value) = (
@@ -198,14 +199,14 @@ impl Writer {
         Ok(copies)
     }
 
-    /// Sets `count` keys; each must be acknowledged with this number of copies.
+    /// Sets `count` keys. Each write must be acknowledged with this number of copies.
     pub fn sets(&mut self, count: u64, copies: u8) {
         for _ in 0..count {
             assert_eq!(self.set().unwrap(), copies);
         }
     }
 
-    /// Makes a read, which is executed after all acknowledged updates.
+    /// Makes a read, which the server executes after all acknowledged updates.
     pub fn read(&mut self) -> Result<Bytes, SessionError> {
         let key = "settle";
         let hash = key_hash(key.as_bytes());

@@ -1,4 +1,5 @@
-//! Mistakes of an operator: each is reported by a message, and leaves no objects in the kernel.
+//! Mistakes of an operator. pmnet must report each mistake with a message, and must leave no
+//! objects in the kernel.
 
 use std::ffi::OsString;
 
@@ -9,7 +10,7 @@ use super::pinned::folder;
 use super::world::{Place, Plan, World};
 use crate::common;
 
-/// Returns the command line with another value of a flag.
+/// Returns the device's command line, with another value of a flag.
 fn with(world: &World, flag: &str, value: &str) -> Vec<OsString> {
     let mut args = world.device_args();
     let at = args.iter().position(|arg| arg == flag).unwrap();
@@ -17,8 +18,8 @@ fn with(world: &World, flag: &str, value: &str) -> Vec<OsString> {
     args
 }
 
-/// Checks that the process ends with this exit code: 2 for an invalid command line, 1 for a refusal
-/// by the machine.
+/// Runs a command that must fail, and checks its exit code: 2 for an invalid command line, 1 if the
+/// machine refuses the request.
 fn fails(world: &World, code: i32, args: Vec<OsString>) -> String {
     let output = world.run(common::pmnet(), args);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -54,7 +55,7 @@ fn mistakes_get_a_sentence() {
     assert!(said.contains("--shards"), "{said}");
     assert!(!world.has_program());
 
-    // The right command line works after any mistake.
+    // After any mistake, the right command line must work.
     world.start_device();
     world.wait_ready("device");
     let mut writer = world.session(CALL_MAX);
@@ -62,8 +63,8 @@ fn mistakes_get_a_sentence() {
 
     let (good, said) = world.device_with(&[]);
     assert!(!good && said.contains("another process serves"), "{said}");
-    // Under another name it is another device, but the interface has a device with this port
-    // already.
+    // Under another name, the device would be another device. But the interface already has a
+    // device with this port.
     let other = format!("{}-other", world.name());
     let said = fails(&world, 1, with(&world, "--name", &other));
     assert!(said.contains("has port 51000 at eth0"), "{said}");
@@ -72,7 +73,7 @@ fn mistakes_get_a_sentence() {
     remove(&world, &other);
 }
 
-/// Takes out objects that a failed start may have left.
+/// Removes objects that a failed start may have left.
 fn remove(world: &World, name: &str) {
     let mut args = with(world, "--name", name);
     args.push("--detach".into());
@@ -86,7 +87,7 @@ fn without_root_it_says_so() {
     let Some(world) = World::without_device(Plan::new(Place::Nic)) else {
         return;
     };
-    // A path that every user may read.
+    // The program at this path can be read by every user.
     let binary = world.scratch().memory().join("pmnet");
     std::fs::copy(common::pmnet(), &binary).unwrap();
     let nsenter = find_program("nsenter").unwrap();

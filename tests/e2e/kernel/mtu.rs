@@ -1,6 +1,6 @@
-//! Networks with an MTU below and above 1500 bytes (`docs/spec/protocol.md` §7). All updates are
-//! acknowledged, applied and read back, and no packet becomes IP fragments. A path whose MTU
-//! shrinks is noticed and reported.
+//! Networks with an MTU below and above 1500 bytes (`docs/spec/protocol.md` §7). All updates must be acknowledged,
+//! applied and read back, and no packet may become IP fragments. If the MTU of a path shrinks, the roles must notice
+//! and report the change.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ const DEADLINE_MS: u32 = 5_000;
 /// Longest wait of a client.
 const CALL_MAX: Duration = Duration::from_secs(30);
 
-/// Value sizes around the size of one fragment, and some sizes of many fragments.
+/// Sizes of values: some near the size of one fragment, and some of many fragments.
 const SIZES: [usize; 12] = [
     1,
     100,
@@ -58,14 +58,14 @@ fn chain_in_kernel() -> Plan {
     }
 }
 
-/// Returns the number of packets, on all machines, that became IP fragments or should have.
+/// Returns the number of packets, on all machines, that became IP fragments or would have had to.
 fn ip_fragments(world: &World) -> u64 {
     let network = world.network();
     let nodes = network.layout().nodes.iter();
     let counted = nodes.map(|node| {
         network
             .inside(&node.name, || {
-                // This file shows the namespace of the calling thread.
+                // The file describes the network namespace of the calling thread.
                 let v4 = std::fs::read_to_string("/proc/thread-self/net/snmp")?;
                 let v6 = std::fs::read_to_string("/proc/thread-self/net/snmp6").unwrap_or_default();
                 Ok(of_ipv4(&v4) + of_ipv6(&v6))
@@ -95,12 +95,12 @@ fn of_ipv6(text: &str) -> u64 {
         .sum()
 }
 
-/// Returns a client of the front, on the clients' machine.
+/// Returns a client of the front. The client is on the clients' machine.
 fn client(world: &World, front: std::net::SocketAddr) -> Client {
     world.inside("client1", || Client::connect(front, CALL_MAX).unwrap())
 }
 
-/// Checks that values of all sizes are acknowledged, applied and read back; some are sent together.
+/// Checks that values of all sizes are acknowledged, applied and read back. Some values are sent together.
 fn all_sizes(world: &World, client: &mut Client, name: &str) {
     for bytes in SIZES {
         let (key, value) = (format!("{name}:{bytes}"), value(bytes));
@@ -109,7 +109,7 @@ fn all_sizes(world: &World, client: &mut Client, name: &str) {
         assert_eq!(set, ok(), "{bytes} bytes, after {:?}", begun.elapsed());
         let get = client.call(&[b"GET", key.as_bytes()]).unwrap();
         assert!(get == bulk(&value), "{bytes} bytes: {}", short(&get));
-        // The command goes to the server, and has an equally long reply.
+        // The command goes to the server, and its reply has the length of the value.
         let old = client.call(&[b"GETSET", key.as_bytes(), &value]).unwrap();
         assert!(old == bulk(&value), "{bytes} bytes: {}", short(&old));
     }
@@ -125,7 +125,7 @@ fn short(reply: &Reply) -> String {
     format!("{reply:?}").chars().take(120).collect()
 }
 
-/// Returns the number of message bytes in a packet, from the device's ready line.
+/// Returns the number of message bytes in a packet, which the device's ready line states.
 fn fragment(world: &mut World) -> usize {
     let said = world.process("device").stdout();
     let size = said.split("fragment=").nth(1);
@@ -135,7 +135,7 @@ fn fragment(world: &mut World) -> usize {
         .unwrap()
 }
 
-/// Checks that all values pass through a network with this MTU.
+/// Checks that values of all sizes pass through a network with this MTU.
 fn goes_through(plan: Plan, mtu: u16, ipv6: bool) -> bool {
     let begun = Instant::now();
     let what = format!(
@@ -204,7 +204,7 @@ fn by_devices_past_the_stack() {
     }
 }
 
-/// Checks that all acknowledged updates reach the database.
+/// Checks that the database applies all acknowledged updates.
 fn all_there(world: &World, written: u32, bytes: usize) {
     let mut redis = world.redis();
     let last = format!("w:{}", written - 1);
@@ -217,8 +217,8 @@ fn all_there(world: &World, written: u32, bytes: usize) {
     }
 }
 
-/// The MTU of a path shrinks while clients write. Messages that were cut before arrive
-/// nevertheless, the change is reported, and later messages are cut smaller, without IP fragments.
+/// The MTU of a path shrinks while clients write. Messages that were split before must still arrive. The change must be
+/// reported, and later messages must be split into smaller packets, without IP fragments.
 fn shrinks(plan: Plan, ipv6: bool, who_says: &[&str]) {
     const BYTES: usize = 40_000;
     let begun = Instant::now();
@@ -257,8 +257,8 @@ fn shrinks(plan: Plan, ipv6: bool, who_says: &[&str]) {
             process.stderr().contains(text)
         });
     }
-    // Processes that have not learned of the change yet learn of it now, and entries that were cut before may be sent
-    // again for some time. Then twenty writes make no fragment.
+    // Processes that do not know the change yet learn of it now, and entries that were split before may be sent again
+    // for some time. After this, twenty writes must not cause a fragment.
     let mut before = 0;
     eventually(&format!("{what}: it is over"), CALL_MAX, || {
         before = ip_fragments(&world);
@@ -290,7 +290,7 @@ fn an_operator_may_say_that_it_carries_less() {
     );
 }
 
-/// The two ends of a link have different MTUs: longer packets vanish, and no system notices it.
+/// The two ends of a link have different MTUs. Longer packets are lost, and no system notices the loss.
 #[test]
 fn large_packets_that_vanish_are_noticed_by_the_front() {
     const BYTES: usize = 40_000;
@@ -306,7 +306,7 @@ fn large_packets_that_vanish_are_noticed_by_the_front() {
         assert_eq!(set, ok(), "{key}");
     };
     set("before");
-    // The bridge's own MTU is set first: it follows its ports until it has been changed.
+    // The bridge's own MTU is set explicitly first, because otherwise it would follow the MTU of the bridge's ports.
     for link in ["br0 mtu 1499", "br0 mtu 1500", "client1 mtu 1280"] {
         let args: Vec<&str> = "link set".split(' ').chain(link.split(' ')).collect();
         let status = world.inside("device1", || {

@@ -1,11 +1,11 @@
-//! Objects that a device in the kernel leaves at the end of its process; they are removed after
+//! Objects that a device in the kernel leaves when its process ends. The objects are removed after
 //! every test.
 
 use std::path::{Path, PathBuf};
 
 use pmnet_dataplane::xdp::Pins;
 
-/// Prefix of the names of the tests' devices in the kernel; the process id follows it.
+/// Prefix of the names of the tests' devices in the kernel. The process id follows the prefix.
 const PREFIX: &str = "e2e-";
 
 /// Returns the folder in which a device of this name is pinned.
@@ -13,7 +13,8 @@ pub fn folder(name: &str) -> PathBuf {
     Path::new("/sys/fs/bpf/pmnet").join(name)
 }
 
-/// A device's name in the kernel; its pinned objects are removed when this value is dropped.
+/// A device's name in the kernel. When this value is dropped, the device's pinned objects are
+/// removed.
 #[derive(Debug)]
 pub struct Pinned(String);
 
@@ -38,7 +39,7 @@ impl Pinned {
     }
 }
 
-/// Removes pinned objects of killed owners.
+/// Removes the pinned objects of test processes that were killed.
 pub fn sweep() {
     for entry in std::fs::read_dir(folder(""))
         .into_iter()

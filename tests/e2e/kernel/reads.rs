@@ -1,5 +1,5 @@
-//! Values that were just written are read from the log in the kernel, also while no other process
-//! lives (`docs/spec/reads.md` §9).
+//! Values that were just written are read from the log in the kernel, even while no other process
+//! runs (`docs/spec/reads.md` §9).
 
 use pmnet_lab::resp::{Client, Reply};
 
@@ -11,7 +11,7 @@ fn hits(world: &World) -> u64 {
     world.status()["counters"]["read_hits"].as_u64().unwrap()
 }
 
-/// Returns a value that only this key has.
+/// Returns a value of this length that no other key has.
 fn value(key: &str, bytes: usize) -> Vec<u8> {
     key.bytes().cycle().take(bytes).collect()
 }
@@ -32,7 +32,7 @@ fn what_was_just_written_is_read_from_the_kernel() {
         };
         let front = world.start_front();
         let mut client = world.inside("client1", || Client::connect(front, CALL_MAX).unwrap());
-        // From here on the front has its session for READs.
+        // From here on, the front has its session for READs.
         written_and_read(&mut client, "first", 10);
         world.kill("server");
         let before = hits(&world);

@@ -1,5 +1,5 @@
-//! Devices that are wired in a circle. A datagram that no device understands stops after a bounded number of hops. In a
-//! chain, every datagram passes, also if it is repeated (`docs/spec/protocol.md` §4).
+//! Devices whose next hops form a circle. A datagram that no device understands must stop after a bounded number of
+//! hops. In a chain, every datagram must pass, even if it is repeated (`docs/spec/protocol.md` §4).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
@@ -10,16 +10,16 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::world::{Place, Plan, READY_MAX, World};
 
-/// Five bytes that belong to no protocol.
+/// Five bytes that belong to no known protocol.
 const FOREIGN: &[u8] = b"\x05rest";
-/// Number of hops that a datagram of this machine may make.
+/// Number of hops that a datagram from this machine may make.
 const HOPS: u8 = 64;
-/// A loopback interface shows each datagram twice: when it leaves, and when it arrives.
+/// Number of times that a capture on the loopback interface shows each datagram: when it leaves, and when it arrives.
 const SHOWN: usize = 2;
-/// If this many messages of each device were seen and no other datagram, none circulates, because a
-/// device takes a waiting datagram from its socket first.
+/// Number of messages that each device must have sent before the test concludes that no other datagram circulates. A
+/// device takes the datagrams that wait in its socket before it sends.
 const WORDS: usize = 5 * SHOWN;
-/// All protocols (linux/if_ether.h).
+/// Protocol number for all protocols (linux/if_ether.h).
 const ETH_P_ALL: u16 = 3;
 
 /// A captured UDP datagram.
@@ -65,7 +65,7 @@ impl Tap {
     }
 }
 
-/// Returns the result of a call that a signal of another part of the test may interrupt.
+/// Repeats a call until no signal interrupts it. Other parts of the test may cause signals.
 fn whatever_signals<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {
@@ -81,7 +81,8 @@ fn world(ipv6: bool) -> Option<World> {
     World::without_device(plan)
 }
 
-/// Starts devices at these addresses of one machine. Each device sends to the next device, the last device to `end`.
+/// Starts devices at these addresses of one machine. Each device sends to the next device, and the last device sends to
+/// `end`.
 fn wire(world: &mut World, addresses: &[SocketAddr], end: SocketAddr) {
     for (index, listen) in addresses.iter().enumerate() {
         let next = addresses.get(index + 1).unwrap_or(&end);
@@ -96,11 +97,11 @@ fn socket(world: &World, beside: SocketAddr) -> UdpSocket {
     socket
 }
 
-/// Sends one datagram into the circle. Waits until the datagram has stopped.
+/// Sends one datagram into the circle, and waits until it has stopped.
 fn comes_to_rest(world: &mut World, addresses: &[SocketAddr], end: SocketAddr) {
     let tap = Tap::new(world);
     wire(world, addresses, end);
-    // The devices are up when they send requests to the server.
+    // When a device sends requests to the server, it is running.
     let mut silent: BTreeSet<u16> = addresses.iter().map(SocketAddr::port).collect();
     let deadline = Instant::now() + READY_MAX;
     while !silent.is_empty() {
@@ -126,11 +127,11 @@ fn comes_to_rest(world: &mut World, addresses: &[SocketAddr], end: SocketAddr) {
             *due = due.saturating_sub(1);
         }
     }
-    // The datagram circulated until it had no hop left: only this limit stopped it.
+    // The datagram circulated until its hop limit was used up. Only this limit stopped the datagram.
     assert_eq!(hops, (1..=HOPS).collect());
 }
 
-/// Once such a datagram circulated for ever, 100,000 times per second.
+/// Regression test: a foreign datagram circulated for ever, 100,000 times per second.
 #[test]
 fn a_foreign_datagram_among_devices_in_a_circle_comes_to_rest() {
     for (ipv6, address) in [(false, "127.0.0.1"), (true, "::1")] {
@@ -143,7 +144,7 @@ fn a_foreign_datagram_among_devices_in_a_circle_comes_to_rest() {
     }
 }
 
-/// A device whose next hop is itself, under an id that it cannot know.
+/// The next hop of the device is the device itself. The device cannot know this from the next hop's address.
 #[test]
 fn a_foreign_datagram_at_a_device_that_is_its_own_next_hop_comes_to_rest() {
     let Some(mut world) = world(false) else {
@@ -153,8 +154,8 @@ fn a_foreign_datagram_at_a_device_that_is_its_own_next_hop_comes_to_rest() {
     comes_to_rest(&mut world, &["0.0.0.0:52001".parse().unwrap()], end);
 }
 
-/// Eight devices, the longest chain. Strangers on both sides of the chain receive each other's datagrams, also if a
-/// datagram is repeated often, and if two strangers send the same bytes.
+/// Eight devices, which is the longest chain. Foreign programs on both sides of the chain must receive each other's
+/// datagrams, even if a datagram is repeated often, and if two programs send equal bytes.
 #[test]
 fn foreign_requests_and_replies_pass_however_often_they_are_the_same() {
     let Some(mut world) = world(false) else {
@@ -166,7 +167,7 @@ fn foreign_requests_and_replies_pass_however_often_they_are_the_same() {
     let far = socket(&world, addresses[0]);
     wire(&mut world, &addresses, far.local_addr().unwrap());
     let mut buffer = [0; 2_048];
-    // The devices' own requests arrive at the far end as well. The first device is up last.
+    // The far end also receives the devices' own requests. The first device begins last.
     for silent in &addresses {
         let tap = socket(&world, *silent);
         let deadline = Instant::now() + READY_MAX;

@@ -1,4 +1,4 @@
-//! All other packets at the interface reach the network stack unchanged.
+//! All packets at the interface that are not for pmnet must reach the network stack unchanged.
 
 use std::io::{Read, Write};
 use std::net::{
@@ -18,12 +18,13 @@ const SERVER6: Ipv6Addr = Ipv6Addr::new(0xfd51, 0, 0, 0, 0, 0, 0, 0x200);
 /// Longest wait for a packet that must come.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 const BULK_BYTES: usize = 8 << 20;
-/// Protocol numbers of UDP, and of raw sockets that write their own IP headers.
+/// Protocol number of UDP, and that of raw sockets that write their own IP headers.
 const UDP: u8 = 17;
 pub(super) const RAW: i32 = 255;
 
-/// The device is in the kernel, its process is dead, and a socket of the test has its place: it
-/// receives all packets that the pipeline leaves to the stack.
+/// Returns a world in which the device is in the kernel and its process is dead. A socket of the
+/// test takes the place of the process: it receives all packets that the pipeline leaves to the
+/// stack.
 fn bare() -> Option<(World, super::load::Writer)> {
     let mut world = World::start(Plan::new(Place::Nic))?;
     let mut writer = world.session(CALL_MAX);
@@ -45,7 +46,7 @@ pub(super) fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|_| random.u8(..)).collect()
 }
 
-/// Checks that a datagram arrives unchanged, with its sender's address.
+/// Checks that a datagram arrives unchanged and with its sender's address.
 pub(super) fn arrives(from: &UdpSocket, to: &UdpSocket, datagram: &[u8]) {
     from.send_to(datagram, to.local_addr().unwrap()).unwrap();
     comes(to, from.local_addr().unwrap(), datagram);
@@ -87,7 +88,7 @@ fn tcp_and_udp_to_other_ports() {
     let Some((world, mut writer)) = bare() else {
         return;
     };
-    // The shard's port number in another protocol.
+    // The port number of the shard, with another protocol.
     let addresses: [IpAddr; 2] = [SERVER.into(), SERVER6.into()];
     for address in addresses {
         bulk(&world, SocketAddr::new(address, 7_000));
@@ -110,7 +111,7 @@ fn tcp_and_udp_to_other_ports() {
         }
         writer.sets(20, 1);
     }
-    // The shard's port at an address at which the device does not listen.
+    // The port of the shard, with an address at which the device does not listen.
     let to = socket(
         &world,
         "server",
@@ -141,7 +142,7 @@ fn pings_are_answered() {
         raw.send(&request).unwrap();
         let mut buffer = vec![0; 65_536];
         let deadline = Instant::now() + WAIT_MAX;
-        // Other ICMP messages may arrive, too.
+        // Other ICMP messages may also arrive.
         let reply = loop {
             assert!(Instant::now() < deadline, "no answer to {len} bytes");
             let len = raw.read(&mut buffer).expect("an answer");
@@ -168,7 +169,8 @@ fn update(session: u64) -> Vec<u8> {
     bytes
 }
 
-/// Returns a UDP datagram as IP packets made by the test, each with a limited part of the datagram.
+/// Returns a UDP datagram as IP packets that the test makes. Each IP packet has at most `each`
+/// bytes of the datagram.
 pub(super) fn packets(
     from: SocketAddrV4,
     to: SocketAddrV4,
@@ -235,7 +237,7 @@ fn datagrams_to_the_shard_with_options_or_in_fragments() {
     for len in [0, 7, 88, 700] {
         let payload = [update(1), bytes(len)].concat();
         send(&payload, &[], 65_528, false);
-        // IP options without effect.
+        // The packet has IP options without effect.
         send(&payload, &[1, 1, 1, 1], 65_528, false);
         send(&payload, &[1; 40], 65_528, false);
         for each in [8, 48, 96] {
@@ -244,7 +246,7 @@ fn datagrams_to_the_shard_with_options_or_in_fragments() {
         }
         writer.sets(5, 1);
     }
-    // The datagram is too large for a frame, so the client's own stack makes the fragments.
+    // The datagram is longer than a frame, so the client's own stack makes fragments.
     for len in [1_473, 4_000, 60_000] {
         arrives(&from, &device, &bytes(len));
     }

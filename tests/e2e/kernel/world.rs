@@ -1,6 +1,6 @@
-//! A client, a device with its fast path in the kernel, a server with a real Redis. Each machine is
-//! a network namespace. All objects are removed at the end of a test. The next test removes the objects of a killed
-//! test.
+//! A client, a device with its fast path in the kernel, and a server with a real Redis. Each process is on a machine of
+//! its own, which is a network namespace. The test removes all objects at its end. If a test is killed, the next test
+//! removes its objects.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -30,7 +30,7 @@ const SERVER_PORT: u16 = 51_500;
 const REDIS: &str = "127.0.0.1";
 const REDIS_PORT: u16 = 6379;
 const ETCD_PORT: u16 = 2379;
-/// Port of a front that knows only the head, on the clients' machine.
+/// Port of a front on the clients' machine that knows only the head.
 const STALE_PORT: u16 = 6380;
 /// The front's deadline in milliseconds.
 const FRONT_MS: u32 = 1_200;
@@ -45,19 +45,19 @@ const SERVERS: [&str; 2] = ["server", "server2"];
 /// The processes of all devices except the first.
 const FOLLOWERS: [&str; 2] = ["follower", "follower2"];
 
-/// Additional ordinary devices.
+/// Names of additional ordinary devices.
 const RELAYS: [&str; 8] = [
     "relay1", "relay2", "relay3", "relay4", "relay5", "relay6", "relay7", "relay8",
 ];
 
-/// The place of the device.
+/// Where the device is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// At the server's own interface.
+    /// At the interface of the server's machine.
     Nic,
     /// On a machine between client and server.
     Router,
-    /// In the bridge of a machine between client and server; clients do not know of it.
+    /// In the bridge of a machine between client and server. Clients do not know about the device.
     Switch,
 }
 
@@ -65,33 +65,34 @@ pub enum Place {
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub place: Place,
-    /// Whether all machines use IPv6.
+    /// All machines use IPv6.
     pub ipv6: bool,
     /// Number of devices between this device and the server, at most 2.
     pub followers: usize,
-    /// Whether these devices are in the kernel, too; otherwise they are ordinary relays.
+    /// If true, the other devices of the chain are in the kernel too. If false, the other devices are ordinary
+    /// processes.
     pub followers_in_kernel: bool,
     /// Further arguments of the device.
     pub args: Vec<String>,
-    /// Whether the server reads the log in the kernel by itself.
+    /// The server reads the log in the kernel directly.
     pub reads_log: bool,
-    /// Whether the device saves the log in [`World::spill`] at its end.
+    /// At its end the device saves the log in the file [`World::spill`].
     pub spill: bool,
-    /// The kind of medium, if the device bypasses the kernel's stack.
+    /// The kind of medium, if the device bypasses the kernel's network stack.
     pub direct: Option<&'static str>,
-    /// With `direct`: whether the device is also the server, and its log a region with a store.
+    /// Only with `direct`: the device is also the server, and its log is in a region with a store.
     pub region: bool,
-    /// Folder of the device's log, in place of the usual one.
+    /// Folder of the device's log; `None`: the usual folder.
     pub folder: Option<PathBuf>,
-    /// Whether devices and server are a fleet, with an etcd and a controller on the server's
-    /// machine.
+    /// Devices and server belong to a fleet. An etcd and a controller run on the server's machine.
     pub fleet: bool,
-    /// Whether the device is an ordinary one, on its UDP socket.
+    /// The device is an ordinary one, which uses a UDP socket.
     pub relay: bool,
-    /// MTU of every interface, in place of 1500.
+    /// MTU of every interface; `None`: 1500.
     pub mtu: Option<u16>,
-    /// Number of shards, at most 2, each with a server of its own. With two shards one device serves both, and every
-    /// interface at its link has two queues; in the kernel [`World::start_beside`] starts another device instead.
+    /// Number of shards, at most 2. Each shard has a server of its own. With two shards, one device process serves
+    /// both, and every interface at its link has two queues. In the kernel, [`World::start_beside`] starts a device for
+    /// the second shard instead.
     pub shards: u32,
 }
 
@@ -118,7 +119,7 @@ impl Plan {
 
 /// A running world.
 pub struct World {
-    // The fields are dropped in this order.
+    // The fields are dropped in the order of their declaration.
     processes: BTreeMap<&'static str, Process>,
     pinned: Pinned,
     followers_pinned: Vec<Pinned>,
@@ -128,7 +129,7 @@ pub struct World {
     plan: Plan,
 }
 
-/// Returns the reason why these tests cannot run here.
+/// Returns the reason why these tests cannot run on this machine; `None` if they can.
 fn refused() -> Option<String> {
     let reason = refusal().or_else(|| {
         (!plain::is_built()).then(|| "built without clang: no programs for the kernel".to_owned())
@@ -148,7 +149,7 @@ fn words(text: &str) -> Vec<OsString> {
 }
 
 impl World {
-    /// Starts all processes except the device. Returns `None` if this is not possible here.
+    /// Starts all processes except the device. Returns `None` if the tests cannot run on this machine.
     pub fn without_device(plan: Plan) -> Option<World> {
         if refused().is_some() {
             return None;
@@ -169,7 +170,7 @@ impl World {
         let layout = Layout::new(&format!("pmnet-{pid}-k{number}-"), 1, hops);
         let network = Network::create(layout).expect("a network");
         if plan.shards > 1 && plan.direct.is_some() {
-            // A program at one end needs as many receive queues as the other end uses for sending.
+            // With an XDP program, one end of a link needs as many receive queues as the other end has transmit queues.
             for (node, queues) in [
                 ("client1", "rx 2 tx 1"),
                 ("server", "rx 2 tx 2"),
@@ -186,8 +187,7 @@ impl World {
         if let Some(mtu) = plan.mtu {
             network.set_mtu(mtu).expect("an MTU");
         }
-        // A veth accepts packets that its peer transmits from XDP only if it has a program of its
-        // own.
+        // A veth accepts packets that its peer transmits from XDP only if the veth itself has an XDP program.
         let pass = (!plan.relay).then(|| {
             network
                 .inside("client1", || plain::attach(Program::Pass, "eth0"))
@@ -232,7 +232,7 @@ impl World {
             world.own(name, "server", words(&args));
             world.wait_ready(name);
         }
-        // The last device starts first, because the server learns the chain from its end.
+        // The last device starts first, because the server learns the chain beginning with the last device.
         for index in (0..world.plan.followers).rev() {
             world.start_follower(index);
         }
@@ -276,7 +276,7 @@ impl World {
         self.own(name, self.node(name), words(&args));
     }
 
-    /// Returns the address to which the previous hop sends.
+    /// Returns the address to which the hop before this device sends.
     fn follower(&self, name: &str) -> SocketAddr {
         match (self.plan.place, self.plan.followers_in_kernel) {
             (Place::Switch, true) => self.address(name, SERVER_PORT),
@@ -305,7 +305,7 @@ impl World {
         SocketAddr::new(self.server().ip(), ETCD_PORT)
     }
 
-    /// Returns the flags of the fleet, or no flags without one.
+    /// Returns the flags for the fleet; empty if the world has no fleet.
     fn fleet_flags(&self) -> String {
         match self.plan.fleet {
             true => format!(" --fleet kernel --etcd http://{}", self.etcd()),
@@ -313,7 +313,7 @@ impl World {
         }
     }
 
-    /// Starts a controller and waits until it knows the chain.
+    /// Starts a controller, and waits until it knows the chain.
     pub fn start_controller(&mut self) {
         let args = format!("controller --json{}", self.fleet_flags());
         self.own("controller", "server", words(&args));
@@ -321,7 +321,7 @@ impl World {
         self.until_done(r#""step":"adopt""#, 1);
     }
 
-    /// Waits until the controller has done this step `times` times.
+    /// Waits until the controller has taken this step `times` times.
     pub fn until_done(&mut self, step: &str, times: usize) {
         let controller = &self.processes["controller"];
         eventually(step, READY_MAX, || {
@@ -329,7 +329,7 @@ impl World {
         });
     }
 
-    /// Starts an ordinary device on the server's machine that waits for a place in the chain.
+    /// Starts an ordinary device on the server's machine, as a spare that waits for a place in the chain.
     pub fn start_spare(&mut self) {
         let (listen, server) = (self.spare(), self.server());
         let log = self.scratch.memory().join("spare.log");
@@ -345,11 +345,11 @@ impl World {
         self.address(RELAYS[0], SPARE_PORT)
     }
 
-    /// Runs `pmnet ctl` for a shard without a fleet. Returns the program's exit code and output.
+    /// Runs `pmnet ctl` for a shard without a fleet. Returns the exit code and the output.
     pub fn ctl(&self, args: &str) -> (Option<i32>, String) {
         let server = self.server();
         let (device, other) = match self.plan.place {
-            // Clients do not send to a switch itself.
+            // A switch has an address of its own, to which clients do not send.
             Place::Switch => (
                 self.address("device", SERVER_PORT),
                 self.follower(FOLLOWERS[0]),
@@ -365,8 +365,7 @@ impl World {
         (output.status.code(), text)
     }
 
-    /// Starts all processes and waits until they serve. Returns `None` if this is not possible
-    /// here.
+    /// Starts all processes, and waits until they serve. Returns `None` if the tests cannot run on this machine.
     pub fn start(plan: Plan) -> Option<World> {
         let mut world = World::without_device(plan)?;
         world.start_device();
@@ -374,7 +373,7 @@ impl World {
         Some(world)
     }
 
-    /// Starts a front on the clients' machine and waits until it serves. Returns its address.
+    /// Starts a front on the clients' machine, and waits until it serves. Returns its address.
     pub fn start_front(&mut self) -> SocketAddr {
         let (listen, via) = (self.redis_address(), self.head().to_string());
         self.front("front", listen, &via, FRONT_MS);
@@ -389,7 +388,7 @@ impl World {
         listen
     }
 
-    /// Starts a front that knows all devices, and whose deadline exceeds every test.
+    /// Starts a front that knows all devices. The deadline of this front is longer than any test.
     pub fn start_following_front(&mut self) -> SocketAddr {
         let listen = self.redis_address();
         let followers = FOLLOWERS[..self.plan.followers].iter();
@@ -417,7 +416,7 @@ impl World {
         self.wait_ready(name);
     }
 
-    /// Starts the device, or starts it again, without waiting.
+    /// Starts the device for the first time or again. Does not wait until the device serves.
     pub fn start_device(&mut self) {
         if self.processes.contains_key("device") {
             self.process("device").relaunch().unwrap();
@@ -427,8 +426,8 @@ impl World {
         }
     }
 
-    /// Starts another device in the kernel at the device's interfaces, for shard 1, as the process
-    /// `beside`, without waiting. The device's log is saved when the device is stopped.
+    /// Starts another device in the kernel, for shard 1, at the interfaces of the device. The process of the new device
+    /// is named `beside`. When this device is stopped, its log is saved. Does not wait until the new device serves.
     pub fn start_beside(&mut self) {
         let pinned = Pinned::new(1_000 * (COUNT.fetch_add(1, Ordering::Relaxed) + 1));
         let mut next = self.server();
@@ -448,7 +447,7 @@ impl World {
         self.own("beside", self.node("device"), args);
     }
 
-    /// Starts an ordinary device on the server's machine, without waiting until it serves.
+    /// Starts an ordinary device on the server's machine. Does not wait until the device serves.
     pub fn start_relay(&mut self, index: usize, listen: SocketAddr, next: SocketAddr) {
         let name = RELAYS[index];
         let log = self.scratch.memory().join(format!("{name}.log"));
@@ -460,7 +459,7 @@ impl World {
         self.own(name, "server", words(&args));
     }
 
-    /// Starts to take the device out, in a process called `detach`.
+    /// Starts to remove the device from the kernel. The process that removes the device is named `detach`.
     pub fn start_detach(&mut self) {
         if self.processes.contains_key("detach") {
             self.process("detach").relaunch().unwrap();
@@ -471,7 +470,7 @@ impl World {
         }
     }
 
-    /// Whether the device goes on in the kernel while its process is dead.
+    /// Returns whether the device continues in the kernel while its process is dead.
     pub fn is_in_kernel(&self) -> bool {
         self.plan.direct.is_none() && !self.plan.relay
     }
@@ -485,7 +484,7 @@ impl World {
         };
         let (mode, interface) = match self.plan.place {
             Place::Nic => ("nic", "eth0"),
-            // The next hop's confirmations arrive at another port than clients' packets.
+            // Confirmations from the next hop arrive at another port than the packets of clients.
             Place::Router if self.plan.followers > 0 => ("router", "client1,device2"),
             Place::Router => ("router", "client1"),
             Place::Switch if self.plan.followers > 0 => ("switch", "client1,device2"),
@@ -558,7 +557,7 @@ impl World {
     /// Returns the address to which clients send.
     pub fn head(&self) -> SocketAddr {
         match self.plan.place {
-            // Clients send to the server's address; their packets never reach the server.
+            // Clients send to the server's address, but their packets never reach the server.
             Place::Switch => self.server(),
             _ => self.address("device", PORT),
         }
@@ -580,7 +579,7 @@ impl World {
         self.address("server", SERVER_PORT)
     }
 
-    /// Returns the log of a device that is not in the kernel.
+    /// Returns the path of the log of a device that is not in the kernel.
     pub fn log(&self) -> PathBuf {
         if let Some(folder) = &self.plan.folder {
             return folder.join("device.log");
@@ -591,17 +590,17 @@ impl World {
         }
     }
 
-    /// Returns the file of a saved log.
+    /// Returns the path of the file in which the log is saved.
     pub fn spill(&self) -> PathBuf {
         self.scratch.disk().join("saved.log")
     }
 
-    /// Returns a folder that is removed afterwards, unless the test fails.
+    /// Returns a folder that is removed at the end, unless the test fails.
     pub fn scratch(&self) -> &Scratch {
         &self.scratch
     }
 
-    /// Returns the folder in which the device is pinned.
+    /// Returns the folder of the device's pinned objects.
     pub fn pins(&self) -> PathBuf {
         folder(self.pinned.name())
     }
@@ -611,7 +610,7 @@ impl World {
         self.pinned.name()
     }
 
-    /// Returns program and arguments that start a program in the namespace of a node.
+    /// Returns the program and the arguments with which a program is started in the namespace of a node.
     pub fn nsenter(&self, node: &str, program: &Path, args: Vec<OsString>) -> Vec<OsString> {
         let namespace = &self.network.layout().node(node).unwrap().namespace;
         let mut all = words(&format!("--net=/run/netns/{namespace} --"));
@@ -643,24 +642,24 @@ impl World {
         self.processes.insert(name, process);
     }
 
-    /// Runs a program to its end (10 s at most) in the device's namespace.
+    /// Runs a program to its end in the device's namespace. Kills the program after 10 s.
     pub fn run(&self, program: &Path, args: Vec<OsString>) -> Output {
         let mut all = words("10 nsenter");
         all.extend(self.nsenter(self.node("device"), program, args));
         let mut command = Command::new("timeout");
-        // These networks have no other users.
+        // These networks have no other users, so the processes may run without keys.
         for role in ["DEVICE", "SERVER", "REDIS"] {
             command.env(format!("PMNET_{role}_INSECURE"), "true");
         }
         command.args(all).output().unwrap()
     }
 
-    /// Returns the statement of `pmnet status` about the device.
+    /// Returns the output of `pmnet status` about the device.
     pub fn status(&self) -> serde_json::Value {
         self.status_of(self.name())
     }
 
-    /// Returns the statement of `pmnet status` about a device after it, or beside it.
+    /// Returns the output of `pmnet status` about the next device of the chain, or about the device `beside`.
     pub fn follower_status(&self) -> serde_json::Value {
         self.status_of(self.followers_pinned[0].name())
     }
@@ -673,8 +672,8 @@ impl World {
         all[0].clone()
     }
 
-    /// Runs the device's command line with further arguments. Returns whether the command succeeded, and its output. An
-    /// option that the command line has gets the new value.
+    /// Runs the device's command line with further arguments. An argument replaces an equal flag of the command line.
+    /// Returns whether the command succeeded, and its output.
     pub fn device_with(&self, more: &[&str]) -> (bool, String) {
         let mut args = self.device_args();
         let mut more = more.iter().map(OsString::from).peekable();
@@ -691,7 +690,7 @@ impl World {
         (output.status.success(), text)
     }
 
-    /// Returns the statement of `pmnet status` about the fleet.
+    /// Returns the output of `pmnet status` about the fleet.
     pub fn fleet_status(&self) -> String {
         let args = words(&format!("status --json{}", self.fleet_flags()));
         let output = self.run(common::pmnet(), args);
@@ -699,7 +698,7 @@ impl World {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Whether the device's interface has an XDP program, according to `ip link`.
+    /// Returns whether the device's interface has an XDP program, according to `ip link`.
     pub fn has_program(&self) -> bool {
         let ip = find_program("ip").unwrap();
         let interface = match self.plan.place {
@@ -720,7 +719,7 @@ impl World {
         self.process(name).wait_ready(READY_MAX).unwrap();
     }
 
-    /// Kills a process (`kill -9`); it is a failure if the process had ended by itself.
+    /// Kills a process (`kill -9`). The test fails if the process had already ended by itself.
     pub fn kill(&mut self, name: &str) {
         let process = self.process(name);
         if let Some(status) = process.exited().unwrap() {
@@ -729,7 +728,7 @@ impl World {
         process.kill().unwrap();
     }
 
-    /// Starts a killed process again and waits until it serves.
+    /// Starts a killed process again, and waits until it serves.
     pub fn restart(&mut self, name: &str) {
         self.process(name).relaunch().unwrap();
         if name == "redis" {
@@ -742,7 +741,7 @@ impl World {
         }
     }
 
-    /// Stops a process by SIGTERM; it must end with exit code 0.
+    /// Stops a process with SIGTERM. The process must end with exit code 0.
     pub fn stop(&mut self, name: &str) {
         let process = self.process(name);
         let good = process.stop().unwrap();
@@ -753,24 +752,24 @@ impl World {
         );
     }
 
-    /// Runs `work` in a thread on one of the machines.
+    /// Runs `work` on another thread, on one of the machines.
     pub fn inside<T: Send>(&self, node: &str, work: impl FnOnce() -> T + Send) -> T {
         self.network.inside(node, || Ok(work())).unwrap()
     }
 
-    /// Opens a session from the client's machine; its calls end within `deadline`.
+    /// Opens a session on the client's machine. The calls of the session end within `deadline`.
     pub fn session(&self, deadline: Duration) -> Writer {
         let head = self.head();
         self.inside("client1", || Writer::open(head, deadline))
     }
 
-    /// Opens a session of a shard.
+    /// Opens a session of a shard on the client's machine.
     pub fn session_of(&self, shard: u32, deadline: Duration) -> Writer {
         let head = self.head_of(shard);
         self.inside("client1", || Writer::open_of(shard, head, deadline))
     }
 
-    /// Returns the machines, for threads that are to work there.
+    /// Returns the machines, for threads that run on them.
     pub fn network(&self) -> Arc<Network> {
         Arc::clone(&self.network)
     }
@@ -787,7 +786,7 @@ impl World {
         })
     }
 
-    /// Connects to the database itself.
+    /// Connects directly to the database.
     pub fn redis(&self) -> Client {
         let deadline = Instant::now() + READY_MAX;
         loop {

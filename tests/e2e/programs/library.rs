@@ -1,5 +1,5 @@
-//! `libpmnet`, installed as from a package, with programs in C and C++ that were compiled against
-//! the installed files.
+//! `libpmnet`, installed as a package installs it, with programs in C and C++ that are compiled
+//! with the installed files.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -14,12 +14,12 @@ use pmnet_lab::harness::{Process, Ready, Scratch, Spec, find_program};
 use super::{Chain, READY_MAX};
 use crate::common::{self, skip};
 
-/// Maximum run time of a program that ends without a signal.
+/// Maximum run time of a program that must end by itself.
 const RUN_MAX: Duration = Duration::from_secs(100);
 /// Time between two kills.
 const LIFE: Duration = Duration::from_millis(40);
-/// Minimum number of kills of the program during one client's work; afterwards the device is killed
-/// as well.
+/// Minimum number of kills of the program during one client's work. After these kills, the device
+/// is killed too.
 const KILLS_MIN: u32 = 4;
 
 pub fn source() -> &'static Path {
@@ -47,7 +47,7 @@ pub fn text(output: Output) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The library in a root of its own, installed by `make install-lib`.
+/// The library, installed with `make install-lib` below a root folder of its own.
 pub struct Installed {
     scratch: Scratch,
 }
@@ -73,7 +73,7 @@ impl Installed {
         Installed { scratch }
     }
 
-    /// Returns its root, in which programs are compiled, too.
+    /// Returns the root folder, in which programs are compiled too.
     pub fn folder(&self) -> &Path {
         self.scratch.disk()
     }
@@ -82,7 +82,7 @@ impl Installed {
         self.scratch.disk().join("usr")
     }
 
-    /// Returns the output of `pkg-config` below this root, as words.
+    /// Returns the words that `pkg-config` prints for the library below this root.
     fn pkg_config(&self, words: &[&str]) -> Vec<String> {
         let folder = self.usr().join("lib/pkgconfig");
         let mut command = Command::new("pkg-config");
@@ -95,7 +95,8 @@ impl Installed {
         said.split_whitespace().map(str::to_owned).collect()
     }
 
-    /// Compiles a program against it; `None` if this compiler, or a sanitizer, is not installed.
+    /// Compiles a program with the installed library. Returns `None` if the compiler or a sanitizer
+    /// is not installed.
     fn compile(&self, compiler: &str, flags: &[&str], file: &Path) -> Option<PathBuf> {
         if find_program(compiler).is_none() {
             skip(&format!("{compiler} is not installed"));
@@ -139,7 +140,8 @@ impl Installed {
         Some(program)
     }
 
-    /// Returns a compiler's flags to use the library and to find it at run time.
+    /// Returns the compiler flags that a program needs to use the library and to find it at run
+    /// time.
     pub fn flags(&self) -> Vec<String> {
         let mut flags = self.pkg_config(&["--cflags", "--libs"]);
         flags.push(format!("-Wl,-rpath,{}", self.usr().join("lib").display()));
@@ -151,7 +153,7 @@ impl Installed {
     }
 }
 
-/// Whether the needed compilers and tools are installed.
+/// Returns whether the compilers and tools for these tests are installed.
 pub fn has_tools() -> bool {
     for tool in ["gcc", "make", "pkg-config"] {
         if find_program(tool).is_none() {
@@ -162,11 +164,11 @@ pub fn has_tools() -> bool {
     true
 }
 
-/// Returns the names of the functions in the header.
+/// Returns the names of the functions that the header declares.
 fn declared() -> BTreeSet<String> {
     let header = source().join("crates/capi/include/pmnet.h");
     let header = std::fs::read_to_string(header).unwrap();
-    // In comments a name is followed by (), in a declaration by its parameters.
+    // In a comment, () follows the name of a function. In a declaration, its parameters follow.
     let calls = header
         .match_indices('(')
         .filter(|(at, _)| !header[*at..].starts_with("()"));
@@ -214,7 +216,7 @@ fn what_is_installed_is_what_the_header_and_the_pages_say() {
     let version = installed.pkg_config(&["--modversion"]);
     assert_eq!(version, [env!("CARGO_PKG_VERSION")]);
 
-    // Without the shared library, for a statically linked program.
+    // A statically linked program must run without the shared library.
     let program = installed.scratch.disk().join("client-static");
     let archive = installed.usr().join("lib/libpmnet.a");
     let with: Vec<String> = installed.pkg_config(&["--static", "--libs-only-l"]);
@@ -229,7 +231,7 @@ fn what_is_installed_is_what_the_header_and_the_pages_say() {
     assert_eq!(usage.status.code(), Some(2));
 }
 
-/// Returns the programs in the section EXAMPLES of a man page.
+/// Returns the programs in section EXAMPLES of a man page.
 fn examples(page: &Path) -> Vec<String> {
     let page = std::fs::read_to_string(page).unwrap();
     let literal = page.split(".Bd -literal\n").skip(1);
@@ -249,7 +251,8 @@ fn the_examples_of_the_pages_compile() {
         for program in examples(&pages.join(name)) {
             let file = installed.folder().join(format!("example{compiled}.c"));
             std::fs::write(&file, program).unwrap();
-            // The functions of the store are missing.
+            // The functions of the program's store are not defined here, so the example is compiled
+            // as a shared library.
             let flags = ["-shared", "-fPIC"];
             for compiler in ["gcc", "clang"] {
                 installed.compile(compiler, &flags, &file);
@@ -280,7 +283,8 @@ fn every_misuse_gets_its_code_with_and_without_sanitizers() {
             continue;
         };
         let chain = Chain::launch("misuse");
-        // The library's own threads are not instrumented, so their accesses look like races.
+        // The threads of the library are not instrumented, so their accesses would be reported as
+        // races.
         let quiet = chain.scratch.disk().join("tsan");
         std::fs::write(&quiet, "called_from_lib:libpmnet.so\n").unwrap();
         let mut command = Command::new(&program);
@@ -293,7 +297,7 @@ fn every_misuse_gets_its_code_with_and_without_sanitizers() {
     }
 }
 
-/// Runs a command, and kills its process after this time. Returns its stderr, without its stdout.
+/// Runs a command, and kills it after this time. Returns its stderr; its stdout is discarded.
 pub fn killed_after(longest: Duration, command: &mut Command) -> Output {
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let begun = Instant::now();
@@ -318,8 +322,8 @@ pub fn launch(chain: &Chain, name: &str, program: &Path, place: &Path) -> Proces
     Process::start(spec, chain.scratch.disk(), READY_MAX).unwrap()
 }
 
-/// Starts the client's work again and again, until the program was killed often enough meanwhile;
-/// kills the device now and then.
+/// Starts the work of a client again and again, until the server program was killed often enough
+/// meanwhile. Sometimes also kills the device.
 pub fn kill_while(
     chain: &mut Chain,
     server: &mut Process,
@@ -352,7 +356,7 @@ pub fn kill_while(
     done
 }
 
-/// Starts a command whose output is read after its end.
+/// Starts a command. The output of the command is read after its end.
 pub fn piped(command: &mut Command) -> Child {
     let piped = command.stdout(Stdio::piped()).stderr(Stdio::piped());
     piped.spawn().unwrap()
@@ -388,7 +392,7 @@ pub fn asked(program: &Path, chain: &Chain, words: &[&str]) -> String {
     reply.trim_end_matches('\n').to_owned()
 }
 
-/// A counter and its client, in any language, count exactly once while processes die.
+/// A counter and its clients, in any language, must count exactly once while processes die.
 pub fn counts_once(name: &str, counter: &Path, call: &Path) {
     const TIMES: u64 = 3000;
     let mut chain = Chain::launch(name);
@@ -397,7 +401,8 @@ pub fn counts_once(name: &str, counter: &Path, call: &Path) {
     let (via, times) = (chain.via, TIMES.to_string());
     let (mut added, mut taken) = (0, 0);
     for _ in 0..2 {
-        // Sends updates while processes die, and at the same time a request that changes data.
+        // A client sends updates while processes die. Another client sends a request that changes
+        // data.
         let asking = piped(&mut client_at(call, via, &["ask", "take"]));
         let updated = kill_while(&mut chain, &mut server, &mut || {
             client_at(call, via, &["update", "+3", &times])

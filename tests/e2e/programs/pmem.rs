@@ -1,8 +1,8 @@
-//! PMDK's structures (PMNet §VI): one server over the persistent maps of libpmemobj's examples,
-//! compiled in its original form, and for pmnet.
+//! PMDK's data structures (PMNet §VI): a server that uses the persistent maps of libpmemobj's examples. The server is
+//! compiled twice: in its original form, and for pmnet.
 //!
-//! The pool lies in memory, and libpmemobj is told to treat it as persistent memory. The pool therefore survives a kill
-//! of any process, but no power cut.
+//! The pool lies in memory, and libpmemobj is told to treat it as persistent memory. So the pool survives the kill of
+//! any process, but no power cut.
 
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
@@ -34,17 +34,17 @@ const SOURCES: [&str; 11] = [
     "hashmap/hashmap_tx.c",
     "list_map/skiplist_map.c",
 ];
-/// The only definition that the maps need from a header that the package lacks.
+/// The maps need only this definition of a header that the package lacks.
 const EX_COMMON: &str = "#include <stdint.h>
 static inline unsigned char find_last_set_64(uint64_t value)
 {
 	return value ? (unsigned char)(63 - __builtin_clzll(value)) : 255;
 }
 ";
-/// Maximum number of changed lines; the paper changed 7.
+/// Maximum number of lines that are changed for pmnet. The paper changed 7.
 const CHANGED_MAX: usize = 12;
 
-/// Counts the lines between `#ifdef PMNET` and the end of its branch.
+/// Returns the number of lines between each `#ifdef PMNET` and the end of its branch.
 fn changed(source: &str) -> usize {
     let mut inside = false;
     let mut count = 0;
@@ -58,14 +58,14 @@ fn changed(source: &str) -> usize {
     count
 }
 
-/// Compiles the server in its original form and for pmnet.
+/// Compiles the server in its original form, and for pmnet.
 fn compile(installed: &Installed) -> (PathBuf, PathBuf) {
     let folder = installed.folder().join("maps");
     run(Command::new("cp").arg("-r").arg(EXAMPLES).arg(&folder));
     std::fs::write(folder.join("ex_common.h"), EX_COMMON).unwrap();
     let include = ["", "map", "tree_map", "hashmap", "list_map"]
         .map(|part| format!("-isystem{}", folder.join(part).display()));
-    // The test ignores warnings in the package's sources.
+    // Warnings about the sources in the package are ignored.
     run(Command::new("gcc")
         .current_dir(&folder)
         .args(["-std=gnu11", "-g", "-O1", "-w", "-c"])
@@ -135,7 +135,7 @@ fn five_maps_of_pmdk_lose_nothing_and_do_nothing_twice() {
         let mut sums = [0; 2];
         for (round, key) in ["1", "2"].into_iter().enumerate() {
             let add = format!("add {key} 3");
-            // Another client writes other keys, so that the map has further keys.
+            // A second client writes other keys, so that the map has more keys.
             let set = format!("set {} {round}", 100 + round);
             let beside = piped(&mut client(&call, &chain, &["update", &set, "100"]));
             let (via, times) = (chain.via, TIMES.to_string());
@@ -159,7 +159,7 @@ fn five_maps_of_pmdk_lose_nothing_and_do_nothing_twice() {
         assert_eq!(get("9"), "", "{map}");
     }
 
-    // The original server: a reply to each request, and no protection against repeated requests.
+    // The original server replies to each request, and has no protection against repeated requests.
     let chain = Chain::launch("pmem-plain");
     let at = place();
     let _server = launch(&chain, &plain, "btree", &at.to_string());

@@ -1,4 +1,4 @@
-//! The pull interface of a server (`pmnet_server::program`), which all languages share.
+//! Servers whose store is a program (`pmnet_server::program`). The libraries of all languages use this interface.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::{BufRead, BufReader, Write};
@@ -19,23 +19,23 @@ use super::{Chain, READY_MAX};
 use crate::common;
 
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Duration of a program's run without a fault.
+/// Duration of a run of the program without a fault.
 const CALM: Duration = Duration::from_millis(1500);
-/// Number of calls for one request of a client, if each of them fails.
+/// Maximum number of calls that a client makes for one request, if calls fail.
 const ASKS: usize = 3;
 const WAIT: Duration = Duration::from_millis(20);
 
-/// The data of a program; a change replaces all of it in one step.
+/// The data of a program. A change replaces all data in one step.
 #[derive(Clone, Default)]
 struct Database {
     rows: BTreeMap<Vec<u8>, Bytes>,
-    /// Updates in the order in which they took effect: session, number in the session, payload.
+    /// The updates in the order in which they took effect: session, number in the session, payload.
     applied: Vec<(u64, u64, Bytes)>,
-    /// Requests that changed data, each with the number of updates that had been applied before.
+    /// The requests that changed data, each with the number of updates that were applied before it.
     taken: Vec<(Bytes, usize)>,
 }
 
-/// The point at which a program dies, or another treatment of a batch.
+/// The point at which a program dies, or what else it does with a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     AfterNext,
@@ -60,7 +60,7 @@ const ENDS: [End; 7] = [
 
 fn config(chain: &Chain) -> ServeConfig {
     let mut server = ServerConfig::new(0);
-    // The batches are small, so that there are many of them.
+    // The limit makes batches small, so that there are many of them.
     server.batch_entries_max = 5;
     ServeConfig::new(chain.server, server)
 }
@@ -69,7 +69,7 @@ fn open(chain: &Chain, database: &Database) -> Program {
     Program::open(config(chain), database.rows.clone()).unwrap()
 }
 
-/// Takes one batch, if one arrives, and treats it as `end` says. Returns `false` if no batch arrived.
+/// Takes one batch, if one arrives, and handles it as `end` says. Returns `false` if no batch arrived.
 fn turn(program: &mut Program, database: &mut Database, end: End) -> bool {
     let Some(batch) = program.next(WAIT).unwrap() else {
         return false;
@@ -125,9 +125,9 @@ fn payload(text: &str) -> Bytes {
     program::payload(text.as_bytes()).into()
 }
 
-/// Returns the reply to a request. If the server runs only for a tenth of a second, it may miss all
-/// packets that a client sends within its deadline. The call has then failed, which means that it
-/// has no effect, so the client may make it again.
+/// Sends a request, and returns the reply. If the server runs only for a tenth of a second at a time, it may miss all
+/// packets that a client sends within its deadline. The call then fails and has no effect, so the client may make the
+/// call again.
 fn ask(session: &mut Session, text: &str, read_only: bool) -> Bytes {
     for _ in 0..ASKS {
         match session.bypass(payload(text), 0, read_only) {
@@ -138,12 +138,12 @@ fn ask(session: &mut Session, text: &str, read_only: bool) -> Bytes {
     panic!("{text}: no answer to {ASKS} calls")
 }
 
-/// Runs a client that sends updates, and a request every tenth time. Returns the replies.
+/// Runs a client that sends updates, and a request after every tenth update. Returns the replies.
 fn client(chain: &Chain, name: usize, updates: usize) -> Vec<(String, usize)> {
     let mut session = session(chain);
     let mut told = Vec::new();
     for number in 0..updates {
-        // The last updates are longer than one message.
+        // The last updates are too long for one packet.
         let text = format!("{name} {number} {}", "x".repeat(number * number % 5000));
         assert_eq!(session.update(payload(&text), 0).unwrap(), 1);
         if number % 10 == 9 {
@@ -206,8 +206,8 @@ fn a_program_that_dies_anywhere_loses_nothing_and_does_nothing_twice() {
             }
             lives += 1;
             drop(program);
-            // A server that only runs for short times misses the packets of clients, which send
-            // again at increasing intervals.
+            // The clients send again at increasing intervals. So a server that runs only for short times would miss
+            // their packets, and must sometimes run for longer.
             if lives % (3 * ENDS.len()) == 0 {
                 let mut program = open(&chain, &database);
                 let born = Instant::now();
@@ -216,7 +216,7 @@ fn a_program_that_dies_anywhere_loses_nothing_and_does_nothing_twice() {
                 }
             }
         }
-        // Applies the rest of the log.
+        // Applies all remaining updates of the log.
         let mut program = open(&chain, &database);
         while turn(&mut program, &mut database, End::Confirms) {}
         println!(
@@ -239,7 +239,7 @@ fn a_program_that_dies_anywhere_loses_nothing_and_does_nothing_twice() {
         .iter()
         .map(|(_, _, one)| begins(one))
         .collect();
-    // The updates of each client are in order.
+    // The updates of each client must be in order.
     let mut last: BTreeMap<u64, u64> = BTreeMap::new();
     for (session, number, _) in &database.applied {
         let before = last.insert(*session, *number);
@@ -251,7 +251,7 @@ fn a_program_that_dies_anywhere_loses_nothing_and_does_nothing_twice() {
     found.sort();
     wanted.sort();
     assert_eq!(found, wanted);
-    // Each request took effect once, with the reply that its client got.
+    // Each request must have taken effect once, with the reply that its client got.
     let told: Vec<(String, usize)> = told.into_iter().flat_map(|one| one.unwrap()).collect();
     let once: HashSet<&Bytes> = database.taken.iter().map(|(text, _)| text).collect();
     assert_eq!((once.len(), database.taken.len()), (told.len(), told.len()));
@@ -264,7 +264,7 @@ fn a_program_that_dies_anywhere_loses_nothing_and_does_nothing_twice() {
     }
 }
 
-/// Lets a program serve until this client has done its work.
+/// Runs a program as the server until this client has done its work.
 fn served<T: Send>(
     program: &mut Program,
     database: &mut Database,
@@ -280,7 +280,7 @@ fn served<T: Send>(
     })
 }
 
-/// No later call could report the loss.
+/// No later call could report the loss, so the end of the session must report it.
 #[test]
 fn a_loss_is_told_at_the_end_of_a_session() {
     let mut chain = Chain::launch("told");
@@ -310,7 +310,7 @@ fn a_watermark_from_before_what_was_confirmed_is_refused() {
     served(&mut program, &mut database, || client(&chain, 1, 20));
     drop(program);
 
-    // The device no longer has the confirmed entries.
+    // The device has already dropped the confirmed entries.
     let mut program = open(&chain, &earlier);
     let mut went_back = earlier.clone();
     let begun = Instant::now();
@@ -324,7 +324,7 @@ fn a_watermark_from_before_what_was_confirmed_is_refused() {
             "the device goes on: {}",
             chain.device.stderr()
         );
-        // This update gives the server a reason to notice the wrong data.
+        // This update makes the server notice the wrong data.
         let mut config = ClientConfig::new(chain.via);
         config.queue_max = 1;
         let mut session = Session::start(config, Duration::from_millis(50)).unwrap();
@@ -336,11 +336,11 @@ fn a_watermark_from_before_what_was_confirmed_is_refused() {
     assert_eq!(went_back.applied.len(), earlier.applied.len());
     drop(program);
 
-    // With the right data the program goes on.
+    // With the right data, the program continues.
     chain.device.relaunch().unwrap();
     let mut program = open(&chain, &database);
     served(&mut program, &mut database, || client(&chain, 2, 5));
-    // The device had admitted some updates before it noticed; these are applied like all others.
+    // The device had admitted some updates before it noticed the loss. These updates are applied like all others.
     let late = |payload: &Bytes| payload == "late";
     let found = database.applied.iter().filter(|(_, _, one)| !late(one));
     assert_eq!(found.count(), 30);
@@ -368,7 +368,7 @@ fn requests_that_are_for_a_redis_are_refused_and_do_no_harm() {
     assert_eq!(database.applied.len(), 10);
 }
 
-/// Starts a session of a client that states the kind of its payloads.
+/// Starts the session of a client that states the kind of its payloads.
 fn session_of(via: SocketAddr, payloads: Payloads) -> Session {
     let config = ClientConfig {
         payloads,
@@ -377,7 +377,8 @@ fn session_of(via: SocketAddr, payloads: Payloads) -> Session {
     Session::start(config, DEADLINE).unwrap()
 }
 
-/// Checks that neither an update nor a request has an effect, and that the session then ends: the server takes `taken`.
+/// Checks that neither an update nor a request has an effect, and that the session ends afterwards. `taken`: the kind
+/// of payloads that the server accepts.
 fn is_refused(mut session: Session, payload: &Bytes, taken: Payloads) {
     session.update_start(payload.clone(), 0, 1).unwrap();
     session.bypass_start(payload.clone(), 0, false, 2).unwrap();
@@ -397,7 +398,7 @@ fn is_refused(mut session: Session, payload: &Bytes, taken: Payloads) {
     assert!(closed(session.update(payload.clone(), 0).unwrap_err()));
 }
 
-/// Starts a front for Redis commands with these devices.
+/// Starts a front for Redis commands with the devices of this chain.
 fn front(role: &str, chain: &Chain) -> (Process, TcpStream) {
     let via = chain.via.to_string();
     let words = [role, "--listen", "127.0.0.1:0", "--via", &via, "--json"];
@@ -416,7 +417,7 @@ fn front(role: &str, chain: &Chain) -> (Process, TcpStream) {
     (front, client)
 }
 
-/// The line with which a front answers.
+/// Sends a command to a front. Returns the first line of the answer.
 fn line(client: &mut TcpStream, sent: &str) -> String {
     client.write_all(sent.as_bytes()).unwrap();
     let mut line = String::new();
@@ -424,7 +425,8 @@ fn line(client: &mut TcpStream, sent: &str) -> String {
     line
 }
 
-/// An acknowledged update takes effect, so the shard of a program acknowledges nothing to a front for Redis commands.
+/// An acknowledged update must take effect. So a shard whose store is a program acknowledges nothing to a front for
+/// Redis commands.
 #[test]
 fn clients_of_commands_get_no_session_from_the_shard_of_a_program() {
     let chain = Chain::launch("foreign-commands");
@@ -435,7 +437,7 @@ fn clients_of_commands_get_no_session_from_the_shard_of_a_program() {
         let session = session_of(chain.via, Payloads::COMMANDS);
         is_refused(session, &command, Payloads::PROGRAM);
         let (_redis, mut client_of_redis) = front("redis", &chain);
-        // The front asks the store for its users before it sends anything, and this question is refused.
+        // Before the front sends anything, it asks the store for its users. The program must refuse this question.
         let said = line(&mut client_of_redis, "SET k v\r\n");
         assert!(said.starts_with("-ERR pmnet: "), "{said}");
         let (_memcached, mut client_of_memcached) = front("memcached", &chain);
@@ -444,7 +446,7 @@ fn clients_of_commands_get_no_session_from_the_shard_of_a_program() {
             said.contains("the server of this shard is a program of its own"),
             "{said}"
         );
-        // A client with the right kind of payloads goes on, and so does a client that states no kind.
+        // A client with the right kind of payloads can continue, and so can a client that states no kind.
         let mut right = session_of(chain.via, Payloads::PROGRAM);
         assert_eq!(right.update(payload("right"), 0).unwrap(), 1);
         right.end().unwrap();
@@ -455,19 +457,19 @@ fn clients_of_commands_get_no_session_from_the_shard_of_a_program() {
     assert!(said.contains("PM1119"), "{said}");
 }
 
-/// The shard of a Redis acknowledges nothing to the client of a program.
+/// A shard whose store is Redis acknowledges nothing to the client of a program.
 #[test]
 fn clients_of_a_program_get_no_session_from_the_shard_of_a_redis() {
     get_no_session("foreign-program", StoreKind::Redis);
 }
 
-/// A device that is also the server states which payloads it takes, too.
+/// A device that is also the server also states which payloads it accepts.
 #[test]
 fn clients_of_a_program_get_no_session_from_a_device_with_a_store() {
     get_no_session("foreign-region", StoreKind::Region);
 }
 
-/// The refusal also holds after the head was started again.
+/// The refusal must also hold after a restart of the head.
 fn get_no_session(name: &str, store: StoreKind) {
     let mut topology = Topology::new(store, 2, Medium::Dram).unkeyed();
     topology.front = false;
@@ -499,7 +501,8 @@ fn a_call_that_was_given_up_takes_effect_once_at_most() {
     let mut database = Database::default();
     let mut program = open(&chain, &database);
     served(&mut program, &mut database, || client(&chain, 0, 1));
-    // The program does nothing for longer than the caller waits, so a fence follows.
+    // The program does nothing for longer than the caller waits. So the outcome is unknown, and the session sends a
+    // fence.
     let mut session =
         Session::start(ClientConfig::new(chain.via), Duration::from_millis(300)).unwrap();
     let unknown = session.bypass(payload("given up"), 0, false).unwrap_err();

@@ -1,4 +1,5 @@
-//! `pmnet` for Python: the package from its wheel, the examples, and every misuse.
+//! `pmnet` for Python: the package from its wheel, the examples, and every error that a program can
+//! make.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -14,10 +15,10 @@ use super::library::{
 use super::{Chain, READY_MAX};
 use crate::common::{self, skip};
 
-/// Maximum run time of the misuse tests.
+/// Maximum run time of the tests of misuse.
 const MISUSE_MAX: Duration = Duration::from_secs(200);
 
-/// The package in a folder of its own, with programs that use it.
+/// The package in a folder of its own, and programs that use it.
 struct Package {
     scratch: Scratch,
     python: PathBuf,
@@ -57,7 +58,7 @@ impl Package {
         command
     }
 
-    /// Returns the path of an example that runs as a program of its own.
+    /// Returns the path of an example that can be run as a program.
     fn example(&self, name: &str) -> PathBuf {
         let program = self.scratch.disk().join(name);
         let text = format!(
@@ -89,7 +90,7 @@ fn every_misuse_in_python_gets_its_exception() {
     println!("{said}");
 }
 
-/// One extension works with all versions from 3.9 on.
+/// One build of the extension must work with all versions of Python from 3.9 on.
 #[test]
 fn it_is_loaded_by_every_python_that_is_here() {
     let Some(package) = Package::new("py-versions") else {
@@ -108,7 +109,7 @@ fn it_is_loaded_by_every_python_that_is_here() {
         };
         let version = Command::new(&python).arg("--version").output().unwrap();
         if !version.status.success() {
-            // A program with this name exists, but it is no Python.
+            // A program with this name exists, but it is not Python.
             continue;
         }
         let said = text(run(&mut package.command(&python, &file)));
@@ -151,7 +152,7 @@ fn sqlite_keeps_what_was_acknowledged_whatever_is_killed() {
         durable(updated, TIMES);
         assert_eq!(asked(&call, &chain, &["read", &key]), value);
     }
-    // A request removes a value once, also if the program dies meanwhile.
+    // A request must remove a value exactly once, even if the program dies meanwhile.
     let taking = piped(&mut client_at(&call, via, &["ask", "key0"]));
     server.relaunch().unwrap();
     server.wait_ready(READY_MAX).unwrap();

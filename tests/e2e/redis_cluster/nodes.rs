@@ -1,4 +1,5 @@
-//! A real Redis Cluster of three masters, each with a replica, and an operator's actions on it.
+//! A real Redis Cluster of three masters, each with a replica, and the actions of an operator on
+//! it.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -12,7 +13,7 @@ use crate::failover::call;
 use crate::support::{CALL_MAX, connect, eventually, ok};
 
 pub const MASTERS: usize = 3;
-/// Longest wait for an action of the cluster.
+/// Longest wait for the result of an action.
 const WAIT: Duration = Duration::from_secs(60);
 
 pub struct Node {
@@ -23,7 +24,7 @@ pub struct Node {
 }
 
 pub struct Nodes {
-    /// All nodes; the first three began as masters.
+    /// All nodes of the cluster. The first three were masters at the start.
     pub all: Vec<Node>,
 }
 
@@ -136,7 +137,7 @@ impl Nodes {
         });
     }
 
-    /// Returns the node that serves a slot, according to most other nodes.
+    /// Returns the node that serves a slot, according to most of the other nodes.
     pub fn master_of(&self, slot: u16) -> usize {
         let mut votes = vec![0; self.all.len()];
         for node in &self.all {
@@ -169,7 +170,7 @@ impl Nodes {
     }
 
     /// Kills the master of a slot, waits until its replica has taken over, and starts the old
-    /// master again.
+    /// master again. Returns the old and the new address.
     pub fn fail_over(&mut self, slot: u16) -> (SocketAddr, SocketAddr) {
         let old = self.master_of(slot);
         self.all[old].process.kill().unwrap();

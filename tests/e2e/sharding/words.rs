@@ -1,5 +1,5 @@
-//! Random commands to the front of three shards and to a real Redis Cluster of one node must have
-//! identical replies.
+//! Sends random commands to the front of three shards, and to a real Redis Cluster of one node.
+//! Their replies must be identical.
 
 use fastrand::Rng;
 use pmnet_lab::resp::Reply;
@@ -7,10 +7,10 @@ use pmnet_lab::resp::Reply;
 use super::{Oracle, oracle, pipeline, three};
 use crate::support::{connect, seed};
 
-/// Number of compared pipelines.
+/// Number of pipelines that are compared.
 const PIPELINES: usize = 400;
 
-/// Returns a key in one of a few slots; each name usually has the same type.
+/// Returns a key in one of a few slots. Keys with equal names usually have values of one type.
 fn key(random: &mut Rng, tag: &str) -> String {
     format!(
         "{{{tag}}}{}",
@@ -23,7 +23,7 @@ fn tag(random: &mut Rng) -> &'static str {
 }
 
 fn typed(random: &mut Rng, tag: &str, kind: &str) -> String {
-    // Sometimes a key has another type.
+    // Sometimes the value of a key has another type.
     if random.u8(..12) == 0 {
         key(random, tag)
     } else {
@@ -31,7 +31,7 @@ fn typed(random: &mut Rng, tag: &str, kind: &str) -> String {
     }
 }
 
-/// Returns one command whose keys have these tags; sometimes the second key has another tag.
+/// Returns one command whose keys have these tags. Sometimes the second key has another tag.
 fn command(random: &mut Rng) -> String {
     let first = tag(random);
     let second = if random.u8(..4) == 0 {
@@ -110,7 +110,7 @@ fn command(random: &mut Rng) -> String {
     }
 }
 
-/// Returns the lines that a client sends at once: single commands and transactions.
+/// Returns the lines that a client sends together: single commands and transactions.
 fn lines(random: &mut Rng) -> Vec<String> {
     let mut lines = Vec::new();
     for _ in 0..1 + random.usize(..12) {
@@ -122,7 +122,7 @@ fn lines(random: &mut Rng) -> Vec<String> {
         let watches = random.bool();
         if watches {
             lines.push(format!("WATCH {{{tag}}}s {{{tag}}}n"));
-            // As in a shard, a transaction has the slot of its watched keys.
+            // As in a shard, a transaction belongs to the slot of its watched keys.
             lines.push("MULTI".into());
             lines.push(format!("INCR {{{tag}}}n"));
         } else {
@@ -130,10 +130,10 @@ fn lines(random: &mut Rng) -> Vec<String> {
         }
         for _ in 0..random.usize(..5) {
             let queued = command(random);
-            // pmnet refuses SELECT and the commands that no shard takes when they are queued; Redis
-            // refuses them when they run.
+            // pmnet refuses SELECT, and commands that no shard accepts, at the moment at which they
+            // are queued. Redis refuses these commands when they are executed.
             let runs_late = ["SELECT", "MOVE", "SWAPDB", "CLUSTER", "COPY", "SORT"];
-            // A front takes no scripts while keys are watched.
+            // While keys are watched, a front accepts no scripts.
             let refused = watches && queued.starts_with("EVAL");
             if !refused && !runs_late.iter().any(|name| queued.starts_with(name)) {
                 lines.push(queued);

@@ -1,19 +1,20 @@
-//! The commands of a page: fenced blocks of `sh` that name the box on which they run.
+//! The commands of a page. The commands are in fenced blocks of `sh` that name the machine on which
+//! they run.
 
 /// One block of commands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Block {
-    /// The name of the box, or `each`.
+    /// The name of the machine, or `each`.
     on: String,
-    /// The name of the service, if the command runs for ever.
+    /// The name of the service, if the command does not end by itself.
     pub service: Option<String>,
-    /// The text that the service on the first box must print before the other boxes begin.
+    /// The text that the service on the first machine must print before the other machines begin.
     pub first: Option<String>,
-    /// The text that the output must contain, at once or later.
+    /// The text that the output must contain, at once or after a while.
     pub expect: Option<String>,
-    /// The file that the block copies from its box to the others.
+    /// The file that the test copies from this machine to the other machines.
     pub copies: Option<String>,
-    /// The moment at which the block is run; `None`: in the order of the page.
+    /// The moment at which the block must be run; `None`: when its turn on the page comes.
     pub when: Option<String>,
     pub text: String,
 }
@@ -27,7 +28,7 @@ impl Block {
 /// Returns all blocks of a page.
 ///
 /// # Panics
-/// A block of commands does not name its box, or has an unknown attribute, so that it would not be
+/// A block of commands names no machine, or has an unknown attribute. The block would not be
 /// tested.
 pub fn blocks(page: &str) -> Vec<Block> {
     let mut found = Vec::new();

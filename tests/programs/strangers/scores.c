@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * Scores by name, written from docs/use/programs.md, the man pages and the header alone: server and clients of dist/test.py.
+ * Scores by name: server and clients for dist/test.py. The author used only docs/use/programs.md, the man pages and the
+ * header.
  *
  *	scores serve ADDRESS FILE		its store is a file, which is replaced as a whole, and has the watermark
  *	scores add DEVICE NAME AMOUNT COUNT	COUNT updates, 32 of them under way at once
  *	scores get DEVICE NAME
  *	scores take DEVICE NAME			prints the score, and makes it 0
  *
- * Payloads: "+AMOUNT NAME" as an update; "get NAME" and "take NAME" as bypasses, whose replies are scores in decimal.
+ * Payloads: "+AMOUNT NAME" is an update. "get NAME" and "take NAME" are bypasses; their replies are scores in decimal.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -46,7 +47,8 @@ static int check(const char *what, int code)
 	return code;
 }
 
-/* NULL: nobody has this name, or there is no room for another one, which stays so. */
+/* Returns NULL if there is no score with this name. If is_new is set, adds one, and returns NULL only if the table
+ * is full. */
 static long long *score(const char *name, int is_new)
 {
 	int at;
@@ -70,7 +72,7 @@ static void execute(struct pmnet_server server, const struct pmnet_batch *batch,
 	if (item->len < sizeof(text))
 		memcpy(text, item->payload, item->len);
 	if (item->kind == PMNET_UPDATE) {
-		/* What makes no sense is skipped: it makes no sense at a second try either. */
+		/* An invalid update is skipped, because it would be invalid at a second attempt too. */
 		if (sscanf(text, "+%lld %31s", &amount, name) == 2)
 			value = score(name, 1);
 		if (value)
@@ -92,7 +94,7 @@ static void put(int fd, const void *from, size_t len)
 		die("write", 0);
 }
 
-/* The transaction: a new file, durable, takes the place of the old one. */
+/* The transaction: a new durable file replaces the old file. */
 static void commit(const char *path, const void *watermark, size_t len)
 {
 	char other[4096], folder[4096] = ".";

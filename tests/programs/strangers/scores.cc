@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// scores.c in C++17, with the same commands and payloads, written from docs/use/programs.md, the man pages and the header alone. Its
-// server stores rows in place of the watermark, and its client waits for each update.
+// scores.c in C++17, with the same commands and payloads. The author used only docs/use/programs.md, the man pages and
+// the header. The server stores rows instead of the watermark, and the client waits for each update.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -35,7 +35,7 @@ int check(const char *what, int code)
 
 using Map = std::map<std::string, std::string>;
 
-// Scores and rows, in one file.
+// The scores and the rows, in one file.
 class Store {
 public:
 	Map scores, rows;
@@ -57,7 +57,7 @@ public:
 		}
 	}
 
-	// The transaction: a new file, durable, takes the place of the old one.
+	// The transaction: a new durable file replaces the old file.
 	void commit() const
 	{
 		std::ostringstream text;

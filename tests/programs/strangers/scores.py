@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""scores.c in Python, with the same commands and payloads, written from docs/use/programs.md and help(pmnet) alone.
+"""scores.c in Python, with the same commands and payloads. The author used only docs/use/programs.md and
+help(pmnet).
 
-Its server keeps scores and rows in a file of JSON, which is replaced as a whole. Its client belongs to an event loop.
+The server keeps scores and rows in a JSON file, which it replaces as a whole. The client uses an event loop.
 """
 
 import asyncio
@@ -40,7 +41,7 @@ class Store:
                 self.rows[key] = value
 
     def commit(self):
-        """The transaction: a new file, durable, takes the place of the old one."""
+        """The transaction: a new durable file replaces the old file."""
         rows = {key.hex(): value.hex() for key, value in self.rows.items()}
         with open(self.path + ".new", "w", encoding="utf-8") as file:
             json.dump([self.scores, rows], file)

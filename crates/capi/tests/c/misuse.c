@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * Each error of a program gets the code that the header states, and later calls without errors still work.
+ * For each error that a program can make, checks the code that the header states. Correct calls after the
+ * error must still work.
  *
  *	misuse LISTEN DEVICE
  */
@@ -100,7 +101,7 @@ static void options_that_are_wrong(void)
 	client_options.copies_min = 0;
 	client_options.size = 0;
 	WANT(pmnet_client_open(&client_options, &client), PMNET_E_ARGUMENT);
-	/* A longer struct of a later version is accepted if its new fields are zero. */
+	/* The longer struct of a later version is accepted if its new fields are zero. */
 	longer.later = 1;
 	WANT(pmnet_client_open(&longer.known, &client), PMNET_E_ARGUMENT);
 	longer.later = 0;
@@ -169,7 +170,7 @@ static void threads_and_forks(struct pmnet_server server, struct pmnet_client cl
 	WANT(status, 0);
 }
 
-/* Takes one batch and confirms it; 0 if none came. */
+/* Takes one batch and confirms it. Returns 0 if no batch came. */
 static int serve(struct pmnet_server server, int wait_ms, char *reply, size_t len)
 {
 	const struct pmnet_row *rows;
@@ -188,7 +189,7 @@ static int serve(struct pmnet_server server, int wait_ms, char *reply, size_t le
 	return 1;
 }
 
-/* Waits for the client's next event, and serves batches meanwhile. */
+/* Waits for the client's next event. Meanwhile serves batches. */
 static void finish(struct pmnet_client client, struct pmnet_server server, struct pmnet_event *event, char *reply,
 		   size_t len)
 {
@@ -205,7 +206,7 @@ static void finish(struct pmnet_client client, struct pmnet_server server, struc
 	WANT(turns, 0);
 }
 
-/* Waits for a batch that has items. */
+/* Waits for a batch with items. */
 static void take(struct pmnet_client client, struct pmnet_server server, struct pmnet_batch *batch)
 {
 	const struct pmnet_row *rows;
@@ -239,7 +240,7 @@ static void batches_out_of_order(struct pmnet_server server, struct pmnet_client
 	WANT(pmnet_server_rows(server, &rows, &count), PMNET_E_ORDER);
 	WANT(pmnet_server_reply(server, 0, "", 0), PMNET_E_ORDER);
 
-	/* An update. */
+	/* The client sends an update. */
 	WANT(pmnet_update_start(client, 1, 0, "one", 3), PMNET_OK);
 	finish(client, server, &event, "", 0);
 	WANT(event.token, 1);
@@ -258,7 +259,7 @@ static void batches_out_of_order(struct pmnet_server server, struct pmnet_client
 	WANT(pmnet_server_done(server, batch.number), PMNET_E_ORDER);
 	WANT(pmnet_server_reply(server, batch.count - 1, "", 0), PMNET_E_REPLY);
 	WANT(pmnet_server_reply(server, batch.count, "", 0), PMNET_E_ARGUMENT);
-	/* A batch that was given back comes again. */
+	/* A batch that was given back is offered again. */
 	before = batch.number;
 	WANT(pmnet_server_undone(server, batch.number), PMNET_OK);
 	WANT(pmnet_server_undone(server, batch.number), PMNET_E_ORDER);
@@ -270,7 +271,7 @@ static void batches_out_of_order(struct pmnet_server server, struct pmnet_client
 	WANT(pmnet_server_done(server, batch.number), PMNET_OK);
 	WANT(pmnet_server_done(server, batch.number), PMNET_E_ORDER);
 
-	/* A bypass, with a reply of no bytes. */
+	/* The client sends a bypass, which gets an empty reply. */
 	WANT(pmnet_bypass_start(client, 2, 0, 0, "", 0), PMNET_OK);
 	take(client, server, &batch);
 	WANT(batch.items[0].kind, PMNET_BYPASS);
@@ -289,7 +290,7 @@ static void batches_out_of_order(struct pmnet_server server, struct pmnet_client
 	WANT(event.result, PMNET_OK);
 	WANT(event.reply.len, 0);
 
-	/* The longest reply, and the longest payload. */
+	/* The longest allowed reply and the longest allowed payload. */
 	memset(large, 'r', 16 * MIB);
 	large[16 * MIB - 1] = 'e';
 	WANT(pmnet_update(client, 0, large, 16 * MIB + 1), PMNET_E_LENGTH);
@@ -319,7 +320,8 @@ static void reads(struct pmnet_server server, struct pmnet_client client)
 	WANT(pmnet_read(client, hash, &reading), PMNET_E_PENDING);
 	WANT(pmnet_client_next(client, 5000, &event), PMNET_OK);
 	WANT(event.result, 1);
-	/* The server has not taken the update, so the device answers with it. A busy machine may miss a read's deadline. */
+	/* The server has not taken the update, so the device answers with it. On a busy machine a read may miss its
+	 * deadline, so it is repeated. */
 	for (tries = 0; tries < 200; tries++) {
 		int code = pmnet_read(client, hash, &reading);
 
@@ -336,7 +338,7 @@ static void reads(struct pmnet_server server, struct pmnet_client client)
 		;
 }
 
-/* Descriptors: each is readable exactly when its object has something to do or to return. */
+/* Each descriptor must be readable exactly when its object has work or a result. */
 static void polls(struct pmnet_server server, struct pmnet_client client)
 {
 	struct pollfd fds[2] = {
@@ -361,7 +363,7 @@ static void polls(struct pmnet_server server, struct pmnet_client client)
 	WANT(turns < 1000, 1);
 }
 
-/* Opens servers with the stored watermark, and with every kind of wrong one. */
+/* Opens servers with the stored watermark, and with each kind of wrong watermark. */
 static void watermarks(struct pmnet_server server, struct pmnet_client client)
 {
 	struct pmnet_server_options options = { .size = sizeof(options), .listen = "127.0.0.1:0" };

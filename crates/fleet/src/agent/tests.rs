@@ -67,8 +67,8 @@ fn what_was_stated_over_a_path_through_a_stopped_member_is_stated_again() {
         is_unheard(&plan, order, &standing)
     };
     assert!(unheard(Some(4), 4, &[7, 8, 9]));
-    // Cases: the statement was heard; the device has not asked yet; it states nothing; no device must be left
-    // out.
+    // Four cases without an unheard statement: the statement took effect; the device has not asked the server yet; the
+    // device states nothing; no device must be left out.
     assert!(!unheard(Some(4), 5, &[7, 8]));
     assert!(!unheard(Some(4), 0, &[]));
     assert!(!unheard(None, 4, &[7, 8, 9]));

@@ -5,13 +5,13 @@ use pmnet_proto::time::{Nanos, SECOND};
 
 use super::RENEWALS;
 
-/// Interval of the messages about a missing lease.
+/// Time between two messages about a missing lease.
 const PATIENCE: Nanos = 5 * SECOND;
 
 /// State of the messages about the lease.
 #[derive(Default)]
 pub struct Told {
-    /// Since when there is no lease, and the time of the last message about it.
+    /// The time since which there is no lease, and the time of the last message about it.
     lacking: Option<(Time, Option<Time>)>,
     lived: bool,
 }

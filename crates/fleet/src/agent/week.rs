@@ -16,18 +16,18 @@ use crate::plan::Order;
 use crate::record::Names;
 use crate::{History, Storage};
 
-/// The quota of the etcd of these tests.
+/// The quota of the etcd of these tests, in bytes.
 const QUOTA: u64 = 64 << 20;
-/// Seconds of a week. A device renews its lease once a second.
+/// The seconds of a week. A device renews its lease once a second.
 const WEEK: u64 = 7 * 24 * 3600;
-/// Devices of the chain.
+/// Number of devices in the chain.
 const DEVICES: u32 = 2;
-/// Most tries of a renewal.
+/// Maximum number of attempts of one renewal.
 const TRIES_MAX: u32 = 50;
-/// Interval of the chain's changes in a busy fleet, in seconds.
+/// Seconds between two changes of the chain, in the test of a fleet with many changes.
 const CHANGES_EVERY: u64 = 60;
 
-/// A real etcd on a file system in memory. It ends when this value is dropped.
+/// A real etcd on a file system in memory. etcd ends when this value is dropped.
 struct Server {
     child: Child,
     folder: PathBuf,
@@ -100,7 +100,7 @@ impl Drop for Server {
     }
 }
 
-/// A device of a fleet, with the keeper of its lease.
+/// A device of a fleet, with the code that keeps its lease.
 struct Device {
     keeper: Keeper,
     run: Run,
@@ -141,7 +141,7 @@ impl Device {
         }
     }
 
-    /// Renews the lease, as after a third of its length.
+    /// Renews the lease, as a device does after a third of the lease's length.
     fn renew(&mut self, epoch: u32) -> Result<(), String> {
         self.run.words.say(Standing {
             epoch,
@@ -186,8 +186,7 @@ impl Fleet {
         }
     }
 
-    /// Changes the chain, and the other values that a change of the chain writes: the words and the wishes
-    /// about devices.
+    /// Changes the chain, and writes the other keys that such a change writes: the words and the wishes about devices.
     fn change(&mut self) {
         for (name, value) in [
             ("words/9", r#"{"left-out":1}"#),
@@ -202,8 +201,8 @@ impl Fleet {
         }
     }
 
-    /// Runs this many seconds. `changes`: the chain changes from time to time. Returns the size of the
-    /// database: the maximum, and at the end.
+    /// Simulates this many seconds. `changes`: the chain changes from time to time. Returns two sizes of the database:
+    /// the maximum, and the size at the end.
     fn live(
         &mut self,
         seconds: u64,
@@ -253,11 +252,11 @@ fn week(name: &str, seconds: u64, changes: bool) {
         storage.bytes >> 10
     );
     assert!(!storage.is_full && most < QUOTA, "{storage:?}");
-    // A week needs no more space than several hours, because compacted space is used again.
+    // A week needs no more space than several hours, because etcd reuses compacted space.
     assert!(most < QUOTA / 8, "{most}");
 }
 
-/// Returns how many seconds of the week are run; fewer for a trial.
+/// Returns the number of seconds that the test simulates; a trial run has fewer.
 fn of_a_week() -> u64 {
     let seconds = std::env::var("PMNET_WEEK_SECONDS");
     seconds.map_or(WEEK, |text| text.parse().expect("a number"))
@@ -280,7 +279,7 @@ fn some_minutes_of_a_fleet_leave_no_more_than_the_last_five() {
     week("minutes-busy", 1200, true);
 }
 
-/// Even without compaction a renewal must be small.
+/// Even without compaction, one renewal must need little space in the database.
 #[test]
 fn a_renewal_that_says_nothing_new_leaves_little() {
     const SECONDS: u64 = 1000;
@@ -298,7 +297,7 @@ fn a_renewal_that_says_nothing_new_leaves_little() {
     assert!(bytes < 250, "{bytes}");
 }
 
-/// A full etcd is reported, and the advice in the report helps.
+/// A full etcd is reported, and the operator can follow the advice in the report.
 #[test]
 fn an_etcd_that_is_full_is_understood_and_what_is_said_helps() {
     let Some(server) = Server::start("full", 1 << 20) else {
@@ -339,7 +338,7 @@ fn an_etcd_that_is_full_is_understood_and_what_is_said_helps() {
     assert!(warns.contains("quota is 1 MiB"), "{warns}");
     let compact = serde_json::json!({ "revision": etcd.revision().to_string(), "physical": true });
     etcd.call("kv/compaction", &compact).unwrap();
-    // etcd answers with nothing when defragmentation is done.
+    // After a defragmentation, etcd's answer is empty.
     let _answer = etcd.call("maintenance/defragment", &serde_json::json!({}));
     let alarms = etcd.call("maintenance/alarm", &serde_json::json!({ "action": "GET" }));
     let mut disarm = alarms.unwrap()["alarms"][0].clone();
@@ -349,7 +348,7 @@ fn an_etcd_that_is_full_is_understood_and_what_is_said_helps() {
     assert!(!etcd.storage().unwrap().is_full);
 }
 
-/// If no program compacts the history, a controller reports that.
+/// If no program compacts etcd's history, a controller reports that.
 #[test]
 fn a_history_that_nobody_compacts_is_noticed() {
     let Some(server) = Server::start("kept", QUOTA) else {

@@ -139,13 +139,13 @@ fn what_cannot_be_had_is_refused_with_a_sentence() {
         status: None,
     });
     assert!(refused(&alone, REMOVE_2).contains("the server is gone"));
-    // The two other devices are to leave, too.
+    // The two other devices are also ordered to leave.
     let mut all = three();
     for id in [1, 3] {
         all.rows.get_mut(&id).unwrap().wish.leaves = true;
     }
     assert!(refused(&all, REMOVE_2).contains("no other member that is to stay"));
-    // A spare of another epoch is not taken, and neither is one that was removed.
+    // A spare of another epoch is not used, and a spare that was removed is not used.
     let mut spares = shard(&[1, 2, 3], &[4, 5]);
     spares.rows.get_mut(&4).unwrap().wish.leaves = true;
     if let Some(record) = &mut spares.rows.get_mut(&5).unwrap().record {

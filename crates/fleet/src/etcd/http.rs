@@ -1,8 +1,8 @@
 //! One request to one member of etcd over HTTP, with TLS and a user if configured.
 //!
-//! etcd gives a user a token, and invalidates it at any time: after some minutes without a request, when its
-//! users change, or when it is restarted. Then the password is sent again, within the time of the same
-//! request. When the files of certificates have changed, they are read again.
+//! etcd gives a user a token, and may invalidate the token at any time: after some minutes without a request, when
+//! etcd's users change, or when etcd is restarted. Then this module sends the password again, within the time limit of
+//! the same request. If the files of certificates have changed, this module reads the files again.
 
 use std::io::{ErrorKind, Read};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -14,14 +14,14 @@ use serde_json::{Value, json};
 use super::EtcdError;
 use super::members::{Access, HTTPS, Login, Members};
 
-/// Longest answer, in bytes.
+/// Maximum length of an answer, in bytes.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
-/// Part of etcd's error when it accepts no writes.
+/// Part of etcd's error text when etcd accepts no writes.
 const FULL: &str = "database space exceeded";
-/// The path of the call for alarms.
+/// Path of etcd's call about alarms.
 pub(super) const ALARM: &str = "maintenance/alarm";
 
-/// Longest time to wait for the reason of a failure.
+/// Longest time for a second connection, which asks for the reason why the first connection failed.
 const WHY_MAX: Duration = Duration::from_millis(200);
 
 /// Names of the flags in the error texts.
@@ -30,7 +30,7 @@ const FLAGS: Flags = Flags {
     certificate: "--etcd-cert and --etcd-key",
 };
 
-/// Texts with which etcd refuses a token, or a request without one.
+/// Texts with which etcd refuses a token, or a request without a token.
 const WANTS_LOGIN: [&str; 3] = [
     "invalid auth token",
     "revision of auth store is old",
@@ -39,19 +39,19 @@ const WANTS_LOGIN: [&str; 3] = [
 /// Text with which etcd reports that it has no users.
 const NO_USERS: &str = "authentication is not enabled";
 
-/// Text of an etcd that has users and asks for certificates. Such an etcd refuses a certificate with a common
-/// name, because it would take the name for a user.
+/// Part of the error text of an etcd that has users and asks for certificates. Such an etcd refuses a certificate with
+/// a common name, because it would read that name as the name of a user.
 const COMMON_NAME: &str = "CommonName of client sending a request";
 
-/// Codes of gRPC in etcd's answers.
+/// Codes of gRPC that etcd's answers contain.
 const DEADLINE_EXCEEDED: i64 = 4;
 const PERMISSION_DENIED: i64 = 7;
 const RESOURCE_EXHAUSTED: i64 = 8;
 const UNAVAILABLE: i64 = 14;
 
-/// This process's token at etcd.
+/// The token that etcd has given to this process.
 enum Token {
-    /// No token: one must be requested.
+    /// The process has no token, and must request one.
     Unknown,
     /// etcd reported that it has no users.
     Unneeded,
@@ -60,7 +60,7 @@ enum Token {
 
 impl std::fmt::Debug for Token {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The holder of the token may do all that the user may.
+        // A reader of the token would have all rights of the user, so the token is not printed.
         f.write_str(match self {
             Token::Unknown => "Unknown",
             Token::Unneeded => "Unneeded",
@@ -74,9 +74,9 @@ impl std::fmt::Debug for Token {
 pub(super) struct Http {
     members: Members,
     timeout: Duration,
-    /// State of the agent's files at the time when it was made.
+    /// State of the files when the HTTP agent was made.
     stamps: Stamps,
-    /// The HTTP agent. `None`: the files could not be read yet.
+    /// The HTTP agent. `None`: the files have never been read successfully.
     agent: Option<ureq::Agent>,
     token: Token,
 }
@@ -117,14 +117,14 @@ impl Http {
         }
     }
 
-    /// Returns a text for which no login is needed; `None`: the text is not available.
+    /// Returns the text at a URL that requires no login; `None`: the text is not available.
     pub(super) fn text(&mut self, url: &str) -> Option<String> {
         let mut answer = self.agent.as_ref()?.get(url).call().ok()?;
         let body = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX);
         body.read_to_string().ok()
     }
 
-    /// Makes the HTTP agent, again if its files have changed. If the new files cannot be used, keeps the
+    /// Makes the HTTP agent if there is none, or if the files have changed. If the new files cannot be used, keeps the
     /// previous agent.
     fn renew(&mut self, endpoint: &str) -> Result<(), EtcdError> {
         let stamps = if self.members.is_tls() {
@@ -148,7 +148,7 @@ impl Http {
         Ok(())
     }
 
-    /// Asks etcd for a token, if a user is configured.
+    /// If a user is configured, requests a token from etcd.
     fn log_in(&mut self, endpoint: &str, until: Instant) -> Result<(), EtcdError> {
         let Some(login) = self.members.access.login.clone() else {
             if matches!(self.token, Token::Unknown) {
@@ -184,8 +184,9 @@ impl Http {
         }
     }
 
-    /// Returns why a request got no answer. In TLS 1.3 an end may refuse a certificate while the request is
-    /// already being written. Then its reason is lost, so the connection is tried once more.
+    /// Returns why a request got no answer. In TLS 1.3 the peer may refuse a certificate while this process is still
+    /// writing the request. Then the reason of the peer is lost, so this function connects once more to learn the
+    /// reason.
     fn unreachable(&self, endpoint: &str, error: &ureq::Error, until: Instant) -> EtcdError {
         let distrust = match error {
             ureq::Error::Io(error) if self.members.is_tls() && is_cut_off(error.kind()) => {
@@ -235,7 +236,7 @@ impl Http {
         let body = body.read_to_string().map_err(lost)?;
         let mut json: Value = serde_json::from_str(&body).map_err(|_| no_json(endpoint, &body))?;
         if json["result"].is_object() {
-            // The answer is an element of a stream.
+            // etcd's answer is one element of a stream.
             json = json["result"].take();
         }
         if let Some(text) = json["error"].as_str() {
@@ -250,7 +251,7 @@ impl Http {
     }
 }
 
-/// Makes one more connection, sends no request, and reads why it is closed.
+/// Makes one more connection, sends no request, and reads why the peer closes the connection.
 fn asked_why(members: &Members, endpoint: &str, until: Instant) -> Option<Distrust> {
     let (name, port) = endpoint.strip_prefix(HTTPS)?.rsplit_once(':')?;
     let name = name.trim_matches(['[', ']']);
@@ -306,7 +307,7 @@ fn wants_login(text: &str) -> bool {
 fn refusal(endpoint: &str, code: Option<i64>, text: &str) -> EtcdError {
     let (endpoint, text) = (endpoint.to_owned(), text.to_owned());
     match code {
-        // Another member may be able to answer the request now.
+        // The request may succeed at another member.
         Some(DEADLINE_EXCEEDED | UNAVAILABLE) => EtcdError::Unreachable(endpoint, text),
         Some(RESOURCE_EXHAUSTED) if text.contains(FULL) => EtcdError::Full(endpoint),
         Some(PERMISSION_DENIED) => EtcdError::Forbidden(endpoint),
@@ -314,7 +315,7 @@ fn refusal(endpoint: &str, code: Option<i64>, text: &str) -> EtcdError {
     }
 }
 
-/// Returns the error for an answer that is no JSON.
+/// Returns the error for an answer that is not JSON.
 fn no_json(endpoint: &str, body: &str) -> EtcdError {
     let endpoint = endpoint.to_owned();
     if body.contains(COMMON_NAME) {

@@ -1,4 +1,4 @@
-//! The members of an etcd, and the settings for access to them.
+//! The members of an etcd cluster, and the settings for access to them.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use pmnet_tls::{ClientTls, authorities_file};
 use ureq::tls::{Certificate, ClientCert, PemItem, RootCerts, TlsConfig, TlsProvider, parse_pem};
 
-/// The members of one etcd, with the settings for access to them.
+/// The members of one etcd cluster, with the settings for access to them.
 #[derive(Clone, Debug)]
 pub struct Members {
     pub(super) urls: Vec<String>,
@@ -17,22 +17,22 @@ pub struct Members {
 /// user.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
-    /// File with the authorities of etcd's certificates; `None`: the system's.
+    /// File with the certificates of the authorities that sign etcd's certificates; `None`: the system's authorities.
     pub ca: Option<PathBuf>,
-    /// Files with the certificate and the key that this process shows.
+    /// Files with the certificate and the private key of this process.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// User of etcd.
+    /// The user as which this process logs in at etcd.
     pub login: Option<Login>,
 }
 
-/// A user of etcd. The password is read whenever etcd asks for it, so a new password needs no restart.
+/// A user of etcd. The password is read whenever etcd requires it, so a new password needs no restart.
 #[derive(Clone, Debug)]
 pub struct Login {
     /// Name of the user.
     pub user: String,
     /// File with the password.
     pub password_file: PathBuf,
-    /// Returns the password in that file, or an error text.
+    /// Function that returns the password in a file, or an error text.
     pub read: fn(&Path) -> Result<String, String>,
 }
 
@@ -42,7 +42,7 @@ impl Login {
     }
 }
 
-/// The kind of connection, which is the same for all members.
+/// HTTP or HTTPS. All members have the same scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scheme {
     Http,
@@ -50,7 +50,8 @@ enum Scheme {
 }
 
 impl Members {
-    /// Parses `--etcd`, `https://HOST:PORT[,…]` (or `http://`), and reads all files once.
+    /// Parses the value of `--etcd`, `https://HOST:PORT[,…]` or `http://HOST:PORT[,…]`, and reads all files once to
+    /// check them.
     ///
     /// # Errors
     /// A text: an address is invalid, or a file cannot be used.
@@ -87,7 +88,7 @@ impl Members {
         Ok(members)
     }
 
-    /// Returns these settings for each member alone.
+    /// Returns one value for each member, with these settings.
     #[must_use]
     pub fn each(&self) -> Vec<Members> {
         let alone = |url: &String| Members {
@@ -109,7 +110,7 @@ impl Members {
 }
 
 impl Access {
-    /// Returns the files that TLS needs.
+    /// Returns the paths of the files that TLS needs.
     pub(super) fn files(&self) -> impl Iterator<Item = &Path> {
         let identity = self.identity.iter().flat_map(|(cert, key)| [cert, key]);
         self.ca.iter().chain(identity).map(PathBuf::as_path)
@@ -119,7 +120,7 @@ impl Access {
     pub(super) fn tls(&self) -> Result<TlsConfig, String> {
         let identity = self.identity.as_ref();
         let identity = identity.map(|(cert, key)| (cert.as_path(), key.as_path()));
-        // This checks more than ureq does: whether key and certificate belong together.
+        // `ClientTls` also checks that the key belongs to the certificate. ureq does not check this.
         ClientTls::new("localhost", self.ca.as_deref(), identity)
             .map_err(|error| format!("TLS with etcd: {error}"))?;
         let ca = authorities_file(self.ca.as_deref()).map_err(|error| error.to_string())?;
@@ -149,7 +150,7 @@ fn pem(path: &Path) -> Result<Vec<u8>, String> {
     std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Returns those certificates that can be parsed. A system has some that no library can parse.
+/// Returns the certificates that can be parsed. Some systems have certificates that no library can parse.
 fn certificates(pem: &[u8]) -> Vec<Certificate<'static>> {
     let certificate = |item| match item {
         Ok(PemItem::Certificate(certificate)) => Some(certificate),
@@ -158,11 +159,11 @@ fn certificates(pem: &[u8]) -> Vec<Certificate<'static>> {
     parse_pem(pem).filter_map(certificate).collect()
 }
 
-/// Scheme of the address of a member with TLS.
+/// Beginning of the address of a member with TLS.
 pub(super) const HTTPS: &str = "https://";
 
-/// Returns whether a member's address is on this machine. Names are not resolved, because that could ask
-/// another machine.
+/// Returns whether a member's address is on this machine. Names are not resolved, because a query to DNS leaves this
+/// machine.
 fn is_on_this_machine(url: &str) -> bool {
     let host = url.split_once("://").map_or(url, |(_, host)| host);
     let host = host.rsplit_once(':').map_or(host, |(host, _)| host);

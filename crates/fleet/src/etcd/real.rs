@@ -1,4 +1,4 @@
-//! A real etcd with TLS and users, with requests that fail in every possible way.
+//! Tests with a real etcd that has TLS and users. The tests make requests fail in every possible way.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -195,7 +195,7 @@ fn certificates_decide_who_asks_and_who_answers() {
         assert!(text.contains("--etcd-c"), "{says}: {text}");
         println!("{text}");
     }
-    // This address is not in the certificate.
+    // etcd's certificate does not have this address.
     let url = server.url().replace("localhost", "127.0.0.1");
     let members = Members::new(&url, server.access(ca, Some("client"))).unwrap();
     refused(Etcd::new(members, CALL_MAX), "is for another name");
@@ -221,11 +221,12 @@ fn an_expired_certificate_is_renewed_without_a_restart() {
     let mut etcd = server.ask(server.access("ca.pem", Some("mine")));
     assert!(etcd.range("/pmnet/").is_err());
     copy("client", "key");
-    // Only one of the two files is new. The earlier files are used until both are new.
+    // Only the key file was replaced, so certificate and key do not match. The client keeps the earlier files until
+    // certificate and key are both new.
     assert!(etcd.range("/pmnet/").is_err());
     copy("client", "pem");
     etcd.range("/pmnet/").unwrap();
-    // Now the two files do not belong together: the existing connection is still used.
+    // The two files on disk do not match. The client still uses its existing connection.
     copy("old", "key");
     etcd.range("/pmnet/").unwrap();
 }
@@ -235,7 +236,7 @@ fn users_are_logged_in_again_and_those_that_are_none_get_a_sentence() {
     let Some(mut server) = Server::start() else {
         return;
     };
-    // A user is configured, and etcd has no users: that is reported, and requests succeed.
+    // The client has a user, but etcd has no users: the client reports this, and its requests succeed.
     let mut early = server.ask(server.as_user("pmnet", "secret"));
     early.range("/pmnet/").unwrap();
     server.enable_users();
@@ -261,7 +262,7 @@ fn users_are_logged_in_again_and_those_that_are_none_get_a_sentence() {
     let mut etcd = server.ask(wrong.clone());
     let error = etcd.range("/pmnet/").unwrap_err().to_string();
     assert!(error.contains("user pmnet"), "{error}");
-    // The file of the password is corrected.
+    // The password file gets the right password.
     server.as_user("pmnet", "secret");
     etcd.range("/pmnet/").unwrap();
     let error = etcd.put_if(&[], &[put("/other/a")]).unwrap_err();
@@ -270,12 +271,12 @@ fn users_are_logged_in_again_and_those_that_are_none_get_a_sentence() {
     // A restarted etcd has forgotten its tokens.
     server.restart();
     does_all(&mut etcd, "/pmnet/d");
-    // A right is given: the tokens belong to an earlier state of etcd's users.
+    // etcd gets another role. So the tokens belong to an earlier state of the users, and etcd refuses them.
     let mut root = server.ask(server.as_user("root", "top"));
     let role = json!({ "name": "more" });
     root.call("auth/role/add", &role).unwrap();
     does_all(&mut etcd, "/pmnet/e");
-    // A new password, which is in the file before etcd's token has expired.
+    // etcd gets a new password, and the password file has it before etcd's token expires.
     let question = json!({ "name": "pmnet", "password": "new" });
     root.call("auth/user/changepw", &question).unwrap();
     server.as_user("pmnet", "new");
@@ -293,7 +294,7 @@ fn all_of_it_fits_into_the_time_of_one_call() {
     let members = Members::new(&server.url(), server.as_user("pmnet", "secret")).unwrap();
     let most = Duration::from_secs(1);
     let mut etcd = Etcd::new(members, most);
-    // etcd is suspended during requests.
+    // etcd is suspended while it handles requests.
     let process = server.child.id().to_string();
     let signal = |name: &str| {
         Command::new("kill")

@@ -1,9 +1,10 @@
-//! A change of a chain without a fleet: whether it is possible now, and its next step. These are pure
-//! functions of the answers of devices and server.
+//! A change of a chain without a fleet: whether the change is possible now, and its next step. The functions depend
+//! only on the answers of devices and server.
 //!
-//! The chain that the server has on record counts, and only the server changes it. This module decides how devices must
-//! be wired, and when the head states that a device is stopped. It decides everything anew from the answers, so a
-//! change can be resumed at any point.
+//! The chain that the server's store has on record is authoritative, and only the server changes it. This module
+//! decides which next hop each device must get, and when the head states that a device is stopped. The module keeps no
+//! progress of its own: it decides each step from the present answers. So an interrupted change can be resumed at any
+//! point.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -14,18 +15,18 @@ use crate::plan::{CHAIN_MAX, Order, Place, Plan};
 /// A change that an operator wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HandWant {
-    /// One more copy.
+    /// The chain gets one more device.
     Add,
-    /// The chain without these devices.
+    /// The chain continues without these devices.
     Remove {
-        /// Ids of these devices; several are allowed only if they are stopped.
+        /// Ids of the devices that leave. Several devices may leave together only if all of them are stopped.
         devices: Vec<u32>,
-        /// Allowed even if a single copy is left.
+        /// The removal is allowed even if only one copy is left.
         to_one: bool,
     },
-    /// A spare in place of this device.
+    /// A spare takes the place of this device.
     Replace(u32),
-    /// The devices must be wired as the chain on record says, because a change was interrupted.
+    /// Each device gets the next hop that the chain on record requires, because a change was interrupted.
     Wire,
 }
 
@@ -34,24 +35,24 @@ pub enum HandWant {
 pub struct Change {
     /// The chain before the change, head first.
     pub now: Vec<u32>,
-    /// The devices that will leave it.
+    /// Ids of the devices that will leave the chain.
     pub leaves: Vec<u32>,
-    /// The spare that will join it.
+    /// Id of the spare that will join the chain.
     pub joins: Option<u32>,
     /// The operator knows that the leaving devices are stopped for good.
     pub is_stopped: bool,
-    /// Devices that have reported that they have ended.
+    /// Ids of the devices that have reported their end.
     ended: BTreeSet<u32>,
 }
 
 /// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HandStep {
-    /// The device must get this next hop.
+    /// Order this device to use this next hop.
     Wire(Doing, Order),
-    /// The device must end.
+    /// Order this device to end.
     Leave(Doing),
-    /// Wait for the event that the text names.
+    /// The change waits for the event that the text names.
     Wait(String),
     /// The change is done.
     Done,
@@ -60,17 +61,17 @@ pub enum HandStep {
 /// The device that gets an order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Doing {
-    /// Address for the order.
+    /// Address of the device's door, to which the order is sent.
     pub at: SocketAddr,
-    /// The device, in this run of its process.
+    /// The device, and the run of its process for which the order is meant.
     pub to: Meant,
 }
 
 impl Change {
-    /// Checks whether this change is possible now. Returns its plan.
+    /// Checks whether this change is possible now. Returns the plan of the change.
     ///
     /// # Errors
-    /// A text that says why not, and what to do.
+    /// A text with the reason why the change is impossible, and with advice.
     pub fn plan(looked: &Looked, want: &HandWant, is_stopped: bool) -> Result<Change, String> {
         let server = server(looked)?;
         let now = server.chain.clone();
@@ -156,12 +157,12 @@ impl Change {
         }
     }
 
-    /// Whether a spare joins first. If so, no device leaves before the new device has everything.
+    /// Returns whether a spare joins first. If a spare joins first, no device leaves before the spare holds everything.
     const fn joins_first(&self) -> bool {
         self.joins.is_some() && !self.is_stopped
     }
 
-    /// Notes that this device has reported that it has ended.
+    /// Notes that the device with this id has reported its end.
     pub fn has_ended(&mut self, id: u32) {
         self.ended.insert(id);
     }
@@ -169,7 +170,7 @@ impl Change {
     /// Returns the next step.
     ///
     /// # Errors
-    /// A text: the change cannot continue.
+    /// A text with the reason why the change cannot continue.
     pub fn next(&self, looked: &Looked) -> Result<HandStep, String> {
         let Ok(server) = server(looked) else {
             return Ok(HandStep::Wait("the server does not answer".into()));
@@ -198,7 +199,7 @@ impl Change {
         }
     }
 
-    /// Step for a device that joins: the tail gets another next hop.
+    /// Returns the step for a device that joins: the tail of the chain gets this device as its next hop.
     fn join(&self, looked: &Looked, server: &ServerSaid) -> HandStep {
         let Some(joiner) = self.joins.and_then(|id| looked.devices.get(&id)) else {
             return HandStep::Wait("the device that is to join does not answer".into());
@@ -234,8 +235,9 @@ impl Change {
         HandStep::Wire(doing(tail), order)
     }
 
-    /// Step for a device that leaves: it ends first. Then the others get their next hops without it. The head
-    /// is the last, because it then states that the device is stopped.
+    /// Returns the step for a device that leaves: first this device ends. Then the other devices get next hops that
+    /// skip it. The head gets its new next hop last, because with the new next hop the head also states that the device
+    /// is stopped.
     fn leave(&self, looked: &Looked, server: &ServerSaid) -> Result<HandStep, String> {
         for id in &self.leaves {
             match (looked.devices.get(id), self.is_stopped) {
@@ -291,8 +293,8 @@ impl Change {
             if said.ends {
                 return Ok(HandStep::Wait(format!("device {id} begins anew")));
             }
-            // The head's statement came while its path still led through a device that is left out, because
-            // another device had its old next hop.
+            // The server rejected the head's statement, because another device still had its old next hop. So the
+            // head's path still led through a device that is left out.
             let unheard = id == head
                 && said.epoch == server.epoch
                 && said.shrink == order.shrink
@@ -307,16 +309,16 @@ impl Change {
         )))
     }
 
-    /// Returns whether the chain's last device sends to a joining device that does not answer. Meanwhile
-    /// nothing is acknowledged.
+    /// Returns whether the chain's last device sends to a joining device that does not answer. In this state no update
+    /// is acknowledged.
     #[must_use]
     pub fn joiner_is_lost(&self, looked: &Looked) -> bool {
         let answers = self.joins.is_none_or(|id| looked.devices.contains_key(&id));
         !answers && self.undo(looked).is_some()
     }
 
-    /// Returns the order that undoes the change if it is not done in time: the chain's last device sends to a
-    /// device that has not joined.
+    /// Returns the order that undoes the change if the change takes too long. The chain's last device sends to a device
+    /// that has not joined, and must send to its previous next hop again.
     #[must_use]
     pub fn undo(&self, looked: &Looked) -> Option<HandStep> {
         let server = server(looked).ok()?;
@@ -335,8 +337,8 @@ impl Change {
     }
 }
 
-/// Returns the step for a device that does not serve, if its next hop is not that of the chain on record: the
-/// device gets the next hop on record. No device states that another one is stopped.
+/// Returns the step for a device that does not serve, and whose next hop differs from the chain on record. In this step
+/// the device gets the next hop on record. In this step no device states that another device is stopped.
 fn as_on_record(looked: &Looked, server: &ServerSaid) -> Option<HandStep> {
     let (mut next, mut next_id) = (server.listen, 0);
     for id in server.chain.iter().rev() {
@@ -361,7 +363,7 @@ fn doing(said: &DeviceSaid) -> Doing {
     }
 }
 
-/// Returns how the device is wired.
+/// Returns the device's present next hop and statement.
 const fn wiring(said: &DeviceSaid) -> Order {
     Order {
         next: said.next,
@@ -374,7 +376,8 @@ fn is_wired(said: &DeviceSaid, order: Order) -> bool {
     !wiring(said).is_to_become(order)
 }
 
-/// Returns a text with the event that the device waits for, unless the device waits for this command.
+/// Returns a text with the event that the device waits for. If the device only waits for this command, the text is
+/// empty.
 fn waits(said: &DeviceSaid) -> String {
     let text = said.waits.as_ref().filter(|_| said.joins == 0);
     text.map_or_else(String::new, |text| {
@@ -382,7 +385,7 @@ fn waits(said: &DeviceSaid) -> String {
     })
 }
 
-/// Returns the server, if it knows its chain.
+/// Returns the server's answer, if it has a chain on record.
 fn server(looked: &Looked) -> Result<&ServerSaid, String> {
     match &looked.server {
         Some(server) if server.epoch > 0 && !server.chain.is_empty() => Ok(server),
@@ -405,7 +408,7 @@ fn because(looked: &Looked) -> String {
     }
 }
 
-/// Returns this member, which must answer.
+/// Returns the answer of this device of the chain; an error if it has not answered.
 fn device(looked: &Looked, id: u32) -> Result<&DeviceSaid, String> {
     looked.devices.get(&id).ok_or_else(|| {
         format!(
@@ -416,8 +419,8 @@ fn device(looked: &Looked, id: u32) -> Result<&DeviceSaid, String> {
     })
 }
 
-/// Checks whether all devices that stay answer. Otherwise the error names all missing devices together,
-/// because a single one of them could not be left out.
+/// Checks whether all devices that stay answer. If not, the error names all missing devices together, because they can
+/// only be left out together.
 fn all_answer(looked: &Looked, stays: &[u32], leaves: &[u32]) -> Result<(), String> {
     let silent = |ids: &[u32]| {
         let ids = ids.iter().filter(|id| !looked.devices.contains_key(id));
@@ -467,7 +470,7 @@ fn leaver(looked: &Looked, now: &[u32], id: u32, is_stopped: bool) -> Result<(),
     }
 }
 
-/// Checks whether the chain is served as it is on record, and all its devices hold everything.
+/// Checks whether the devices serve the chain on record, and all of them hold everything.
 fn settled(looked: &Looked, server: &ServerSaid) -> Result<(), String> {
     for id in &server.chain {
         let said = device(looked, *id)?;
@@ -490,7 +493,7 @@ fn settled(looked: &Looked, server: &ServerSaid) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns advice about a device that does not send to the next one of the chain on record.
+/// Returns advice about a device whose next hop is not the next device of the chain on record.
 fn strays(looked: &Looked, server: &ServerSaid, said: &DeviceSaid) -> String {
     let place = server.chain.iter().position(|id| *id == said.who.id);
     let behind = place.and_then(|at| server.chain.get(at + 1));
@@ -524,8 +527,8 @@ fn spare<'a>(looked: &'a Looked, server: &ServerSaid) -> Result<&'a DeviceSaid, 
     ))
 }
 
-/// Checks whether devices that get each other's addresses can reach each other: either all are on this
-/// machine, or each has an address for the others.
+/// Checks whether devices can use each other's addresses: either all are on this machine, or each has an address that
+/// other machines can reach.
 fn of_one_kind(
     looked: &Looked,
     server: &ServerSaid,

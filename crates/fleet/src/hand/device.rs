@@ -1,4 +1,4 @@
-//! A device as `pmnet ctl` sees it: it reports its state, takes a new next hop, or ends.
+//! The door of a device, for `pmnet ctl`: the device reports its state, takes a new next hop, or ends.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -23,17 +23,18 @@ pub struct DeviceDoorConfig {
     pub shard: u32,
     /// Id of the device.
     pub id: u32,
-    /// The next hop on its command line.
+    /// The next hop that the command line gives.
     pub next: SocketAddr,
-    /// The id of the next hop, if the command line has it.
+    /// The id of the next hop, if the command line gives it.
     pub next_id: Option<u32>,
-    /// The device's flags decide how it starts (`--shrink-chain`, `--declare-data-loss`), so they count.
+    /// The device's flags (`--shrink-chain`, `--declare-data-loss`) decide how it starts. These flags take precedence
+    /// over the stored next hop.
     pub by_hand: bool,
     /// The device starts with `--join`.
     pub joins: bool,
-    /// The device runs in the kernel.
+    /// The device admits updates in the kernel.
     pub in_kernel: bool,
-    /// Keys of the device's cluster. If there are keys, the door answers only callers that have one of them.
+    /// Keys of the device's cluster. If keys are configured, the door answers only callers that have one of them.
     pub keys: Option<Latest<ClusterKeys>>,
     /// File that stores the device's last next hop; `None`: it is not stored.
     pub memory: Option<PathBuf>,
@@ -49,9 +50,9 @@ struct Run {
 #[derive(Debug, Default)]
 struct State {
     run: Option<Run>,
-    /// Order of an operator, if there is one.
+    /// The last order of an operator, if there is one.
     order: Option<Order>,
-    /// The order was given to an earlier run of the device's process.
+    /// The order was given to an earlier process of the device, and was read from the file.
     remembered: bool,
     leaves: bool,
     /// The device has ended.
@@ -67,7 +68,7 @@ struct Shared {
     left: Condvar,
 }
 
-/// The door of a device. It closes when this value is dropped.
+/// The door of a device. The door closes when this value is dropped.
 #[derive(Debug)]
 pub struct DeviceDoor {
     shared: Arc<Shared>,
@@ -78,7 +79,8 @@ impl DeviceDoor {
     /// Opens the door.
     ///
     /// # Errors
-    /// Another process listens at the address, or the operating system gives no thread or no random numbers.
+    /// Another process listens at the address, or the operating system cannot start a thread or gives no random
+    /// numbers.
     pub fn open(config: DeviceDoorConfig) -> std::io::Result<DeviceDoor> {
         let memory = Memory {
             path: config.memory.clone(),
@@ -115,19 +117,19 @@ impl DeviceDoor {
         })
     }
 
-    /// Returns the next hop and the statement that an operator has ordered, if there is such an order.
+    /// Returns the next hop and the statement that an operator has ordered; `None`: there is no order.
     #[must_use]
     pub fn order(&self) -> Option<Order> {
         self.shared.state().order
     }
 
-    /// Notes that the device runs with this wiring. `words`: messages of this run alone. By these messages the door
-    /// ends the run when the device must get another next hop, or must end.
+    /// Notes that the device runs with this next hop. `words`: the messages to the loop of this run. With such a
+    /// message the door ends the run when the device must get another next hop, or must end.
     pub fn attend(&self, words: Arc<LeaseWords>, order: Order) {
         let mut state = self.shared.state();
         let stale = state.order.is_some_and(|wanted| wanted != order) || state.leaves;
         if stale {
-            // The order came between the end of the last run and the beginning of this one.
+            // The order came after the last run had ended and before this run began.
             words.end();
         }
         state.run = Some(Run { words, order });
@@ -139,7 +141,8 @@ impl DeviceDoor {
         self.shared.state().leaves
     }
 
-    /// Forgets the wiring if it was ordered in an earlier run of the process. Returns whether it was.
+    /// Forgets the next hop if it was ordered in an earlier run of the process. Returns whether a next hop was
+    /// forgotten.
     #[must_use]
     pub fn forget_remembered(&self) -> bool {
         let mut state = self.shared.state();
@@ -151,11 +154,11 @@ impl DeviceDoor {
         true
     }
 
-    /// Notes that **the device has ended**: it no longer acknowledges anything. The command that ordered the end gets
+    /// Notes that **the device has ended**: it acknowledges nothing any more. The caller that ordered the end now gets
     /// its answer.
     pub fn left(self) {
-        // The device stays on record until the others are wired without it, so its next hop is kept. If it
-        // starts again as a spare, that next hop no longer counts.
+        // The device stays on record until the other devices send past it, so its next hop is kept. If the device
+        // starts again as a spare, the kept next hop does not count.
         let order = self.shared.state().order;
         if let Some(Order { next, next_id, .. }) = order
             && let Err(error) = self.shared.memory.keep((next, next_id), true)
@@ -337,7 +340,7 @@ mod tests {
             };
             ask(listen, &asked, None).unwrap()
         };
-        // Orders to another run of the process are refused, and so are impossible next hops.
+        // The door refuses orders that name another run of the process, and next hops that are impossible.
         let other = Meant {
             process: "x".into(),
             ..who.clone()
@@ -356,7 +359,7 @@ mod tests {
         door.attend(words.clone(), order(2, Some(4)));
         assert!(!says().ends && !words.is_to_end());
         assert_eq!((says().next, says().shrink), (at(2), Some(4)));
-        // An order that came while nothing ran ends the next run, which does not know the order.
+        // An order that arrives between two runs ends the next run, because that run does not know the order.
         let late = Arc::new(LeaseWords::default());
         door.attend(late.clone(), order(1, None));
         assert!(late.is_to_end());

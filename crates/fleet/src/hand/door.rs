@@ -1,8 +1,9 @@
-//! One question and one answer over TCP. Each is a line of JSON, with bounded length and time.
+//! A door: one question and one answer over TCP. The question and the answer are each one line of JSON, with bounded
+//! length and time.
 //!
-//! A silent connection does not delay the others: all connections are read side by side, each for a short time. If
-//! there are too many, the oldest connection of the host with the most connections is closed. So there is always a
-//! place for the next connection.
+//! A silent connection does not delay the others, because the thread reads all connections by turns, each for a short
+//! time. If there are too many connections, the door closes the oldest connection of the host that has the most
+//! connections. So a new connection always finds a place.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -22,19 +23,19 @@ use serde::de::DeserializeOwned;
 use super::lock::{self, Asking, Call, Reply, Seal, Then};
 use super::{Answered, Asked};
 
-/// Longest line, in bytes.
+/// Maximum length of a line, in bytes.
 const LINE_MAX: usize = 16 * 1024;
-/// Most time for connecting, and for each line. An answer that waits for the end of a device may take longer.
+/// Longest time for connecting, and for each line. The answer to an order that ends a device may take longer.
 const LINE_SECONDS: Duration = Duration::from_secs(2);
-/// Time for a question. A caller that has not sent a question in this time is disconnected.
+/// Time within which a caller must send its question. After this time the caller is disconnected.
 const QUESTION_SECONDS: Duration = Duration::from_millis(500);
-/// Most connections that are read at a time.
+/// Maximum number of connections that the door reads at a time.
 const CALLERS_MAX: usize = 64;
-/// Most connections accepted in one turn. Then the accepted ones have their turn.
+/// Maximum number of connections that the door accepts in one turn. Then the door reads the accepted connections.
 const TAKEN_MAX: usize = 16;
-/// Most devices whose end is awaited at a time.
+/// Maximum number of threads that wait for the end of a device.
 const WAITING_MAX: usize = 4;
-/// Time within which a device ends, or reports that it has not.
+/// Time after which the door reports that a device has not ended.
 pub(super) const END_MAX: Duration = Duration::from_secs(10);
 /// Pause after a failed accept, for example because too many files are open.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -43,7 +44,7 @@ const WAKE: mio::Token = mio::Token(0);
 const LISTENER: mio::Token = mio::Token(1);
 const FIRST_CALLER: usize = 2;
 
-/// A thread that answers questions, and sleeps until a connection comes. It ends when this value is dropped.
+/// A thread that answers questions, and sleeps until a connection comes. The thread ends when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Door {
     over: Arc<AtomicBool>,
@@ -52,7 +53,7 @@ pub(super) struct Door {
 }
 
 impl Door {
-    /// Opens the door. `keys`: only callers with one of these keys are answered.
+    /// Opens the door. `keys`: if present, the door answers only callers with one of these keys.
     pub(super) fn open(
         listen: SocketAddr,
         keys: Option<Latest<ClusterKeys>>,
@@ -95,13 +96,13 @@ impl Drop for Door {
         self.over.store(true, Ordering::Release);
         let woken = self.waker.wake().is_ok();
         if let Some(thread) = self.thread.take().filter(|_| woken) {
-            // A panic in the thread was already printed.
+            // The thread's panic message was already printed.
             let _ = thread.join();
         }
     }
 }
 
-/// A caller that has connected and has not asked yet.
+/// A caller that is connected and has not sent its question yet.
 struct Caller {
     token: mio::Token,
     stream: TcpStream,
@@ -113,7 +114,7 @@ struct Caller {
 }
 
 impl Caller {
-    /// Reads the available bytes. Returns whether more must come.
+    /// Reads the available bytes. Returns whether the line is still incomplete.
     ///
     /// # Errors
     /// The connection is no longer usable.
@@ -139,12 +140,12 @@ struct Porter<A> {
     over: Arc<AtomicBool>,
     keys: Option<Latest<ClusterKeys>>,
     answer: Arc<A>,
-    /// The callers. The oldest is the first.
+    /// The callers, oldest first.
     callers: VecDeque<Caller>,
     next_token: usize,
-    /// Time at which further connections must be accepted; `None`: none are waiting.
+    /// Time at which the door accepts connections again; `None`: no connections are waiting.
     more_after: Option<Instant>,
-    /// Threads that answer when a device has ended.
+    /// Threads that wait for the end of a device and then answer.
     waiting: Vec<JoinHandle<()>>,
 }
 
@@ -173,11 +174,12 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
                 self.take();
             }
             let now = Instant::now();
-            // All callers are checked, because the callers that were greeted are not sorted by their times.
+            // All callers are checked, because the queue is not sorted by time limits: a caller that gets a nonce
+            // returns to the front of the queue.
             self.callers.retain(|caller| now < caller.until);
         }
         for waiting in self.waiting.drain(..) {
-            // A panic in the thread was already printed.
+            // The thread's panic message was already printed.
             let _ = waiting.join();
         }
     }
@@ -197,7 +199,8 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
                     return;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // No further file can be opened. As with too many callers, one of them is closed.
+                // The process cannot open another file. So the door closes a connection, as if there were too many
+                // callers.
                 Err(_) if self.make_room() => {}
                 Err(_) => {
                     self.more_after = Some(Instant::now() + PAUSE);
@@ -207,8 +210,8 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
         }
     }
 
-    /// Closes one connection: the oldest of the host that has the most. So no host takes a place from a host
-    /// with fewer connections. Returns false if there is no connection.
+    /// Closes one connection: the oldest connection of the host that has the most connections. So a host cannot
+    /// displace a host that has fewer connections. Returns false if there is no connection.
     fn make_room(&mut self) -> bool {
         let first = place_to_give_up(self.callers.iter().map(|caller| caller.from));
         first.is_some_and(|at| self.callers.remove(at).is_some())
@@ -239,8 +242,8 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
         Ok(())
     }
 
-    /// Reads from this caller, and answers once it has sent a line. If a caller's time is over, its connection is
-    /// closed without reading, because a host on the path may have held the order back.
+    /// Reads from this caller, and answers if its line is complete. If the caller's time is over, the connection is
+    /// closed without reading, because a host on the path may have delayed the order.
     fn hear(&mut self, token: mio::Token) {
         let found = self.callers.iter().position(|caller| caller.token == token);
         let Some(at) = found else { return };
@@ -266,7 +269,7 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
                 send(&mut caller.stream, &line_of(&Reply::Nonce(nonce)));
                 caller.greeted = Some(nonce);
                 caller.line.clear();
-                // The caller came first, and keeps its time.
+                // The caller goes to the front of the queue again, and keeps its time limit.
                 self.callers.push_front(caller);
             }
             Ok(Then::Answer(asked, seal)) => self.answer(caller, asked, seal),
@@ -280,7 +283,8 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
             let answered = (self.answer)(asked);
             return send(&mut caller.stream, &seal.line(&answered));
         }
-        // The answer waits until the device has ended. Meanwhile others are answered.
+        // A separate thread waits until the device has ended, and answers then. Meanwhile the door answers other
+        // callers.
         self.waiting.retain(|waiting| !waiting.is_finished());
         if self.waiting.len() == WAITING_MAX {
             let text = "others have asked for that already: look whether it has ended";
@@ -298,8 +302,8 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
     }
 }
 
-/// Sends a line. A line fits into the buffer of a socket to which little was written. A peer that does not
-/// read it does no harm.
+/// Sends a line. The line fits into the buffer of the socket, because little was written to it before. So a peer that
+/// does not read the line does not block the door.
 fn send(stream: &mut TcpStream, line: &[u8]) {
     if let Err(error) = write_line(stream, line) {
         tracing::debug!(%error, "an answer to `pmnet ctl`");
@@ -316,7 +320,7 @@ fn write_line(stream: &mut TcpStream, line: &[u8]) -> io::Result<()> {
     stream.write_all(&line)
 }
 
-/// Reads a line and parses it as `T`; `None` if it is incomplete or is no `T`.
+/// Reads a line and parses it as `T`. Returns `None` if the line is incomplete or is not a `T`.
 fn read_line<T: DeserializeOwned>(
     stream: &mut TcpStream,
     within: Duration,
@@ -338,7 +342,7 @@ fn read_line<T: DeserializeOwned>(
     Ok(serde_json::from_slice(&line).ok())
 }
 
-/// Returns a text of another process without characters that control a terminal.
+/// Returns the text of another process, without characters that control a terminal.
 fn printable(answer: Answered) -> Answered {
     let clean = |text: String| text.replace(|c: char| c.is_control(), " ");
     match answer {
@@ -354,12 +358,12 @@ fn printable(answer: Answered) -> Answered {
 /// Asks the process at this TCP address a question, with the key of its cluster if it has one.
 ///
 /// # Errors
-/// A text: there is no answer, it is late, or it is not in this protocol or not with this key.
+/// A text: there is no answer, the answer is late, it does not follow this protocol, or it has another key.
 pub fn ask(at: SocketAddr, asked: &Asked, key: Option<&ClusterKey>) -> Result<Answered, String> {
     ask_patiently(at, asked, key, LINE_SECONDS)
 }
 
-/// Asks a question, and waits at most this long for a connection.
+/// Asks the process a question. `patience`: the longest wait for a connection.
 pub(super) fn ask_patiently(
     at: SocketAddr,
     asked: &Asked,
@@ -399,9 +403,9 @@ pub(super) fn ask_patiently(
 /// Result of a conversation.
 enum Talked {
     Answer(Answered),
-    /// A refusal without proof of its origin.
+    /// The peer refused the question, without a proof that it has the key.
     Unproven(String),
-    /// The answer is not in this protocol.
+    /// The answer does not follow this protocol.
     Foreign,
 }
 
@@ -448,7 +452,7 @@ mod tests {
             &[b'x'; LINE_MAX + 1],
         ] {
             let mut stream = TcpStream::connect(at).unwrap();
-            // The connection may be closed before everything was read.
+            // The door may close the connection before it has read everything.
             let _ = stream.write_all(rubbish);
             let _ = stream.shutdown(std::net::Shutdown::Write);
             let mut said = Vec::new();
@@ -472,7 +476,8 @@ mod tests {
         );
     }
 
-    /// Such connections come, for example, from a port scan, from a monitor that only connects, or from an attacker.
+    /// Connections without a request come, for example, from a port scan, from a monitor that only connects, or from an
+    /// attacker.
     #[test]
     fn who_connects_and_says_nothing_locks_nobody_out() {
         const SILENT: usize = 400;
@@ -492,7 +497,7 @@ mod tests {
             let took = begun.elapsed();
             assert!(took < QUESTION_SECONDS, "round {round}: {took:?}");
         }
-        // Each of these connections is closed.
+        // The door closes each of these connections.
         for mut stream in silent {
             stream.set_read_timeout(Some(4 * QUESTION_SECONDS)).unwrap();
             let ended = stream.read(&mut [0]);
@@ -504,7 +509,7 @@ mod tests {
         drop(door);
     }
 
-    /// The end of a device may take long; meanwhile others are answered.
+    /// The end of a device may take long. Meanwhile the door answers other callers.
     #[test]
     fn who_waits_until_a_device_has_ended_keeps_nobody_waiting() {
         let at = somewhere();
@@ -564,8 +569,8 @@ mod tests {
         drop(door);
     }
 
-    /// A host on the path holds an order back. In the meantime it connects itself and is greeted. The order's caller
-    /// has been told that there was no answer, so the order must not be executed later.
+    /// A host on the path delays an order. In the meantime the host itself connects and gets a nonce. The caller was
+    /// told that there was no answer, so the door must not execute the order later.
     #[test]
     fn an_order_that_was_kept_back_is_not_executed() {
         let at = somewhere();
@@ -592,7 +597,7 @@ mod tests {
             others.push(greeted());
         }
         let (_, call) = Asking::begin(&keys.present, nonce, &Asked::Who).unwrap();
-        // The door may have closed the connection.
+        // The door may already have closed the connection.
         let _ = write_line(&mut stream, &line_of(&call));
         let said = read_line::<Reply>(&mut stream, LINE_SECONDS);
         assert!(!matches!(said, Ok(Some(_))), "it is answered");
@@ -614,7 +619,7 @@ mod tests {
             socket.connect(&at.into()).unwrap();
             socket
         };
-        // A caller has half a second. On a busy machine the flood alone may take that long.
+        // A caller has half a second for its question. On a busy machine the flood alone may take that long.
         for _ in 0..50 {
             let begin = Instant::now();
             let mut stream = TcpStream::connect(at).unwrap();

@@ -1,8 +1,9 @@
 //! The authentication of a door: both ends prove that they have the cluster key (`docs/spec/keys.md` §9).
 //!
-//! A conversation has four lines: the caller says that it has a key; the door sends a nonce; then come the
-//! question and the answer, each with a MAC. The MACs' keys are derived from the cluster key and the nonces
-//! of both ends, one for each direction. So a line is valid in one conversation only, and at one place in it.
+//! A conversation has four lines: the caller says that it has a key; the door sends a nonce; the caller sends its
+//! question with a MAC; the door sends its answer with a MAC. The keys of the MACs are derived from the cluster key and
+//! the nonces of both ends, one key for each direction. So a line is valid only in one conversation, and only at one
+//! place in it.
 
 use std::io;
 
@@ -12,13 +13,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{Answered, Asked};
 
-/// Text of a door with keys for a caller without one.
+/// The refusal that a door with keys sends to a caller without a key.
 const NEEDS_KEY: &str = "PM5127 this process has keys, and answers only a caller that has the key of the cluster: give pmnet ctl --key FILE, the file \
                          that devices and server have. Nothing has changed";
-/// Text of a door without keys for a caller with one.
+/// The error of a caller with a key if the door has no keys.
 pub(super) const HAS_NO_KEY: &str =
     "PM5128 this process has no keys: leave --key out here, or start the process with its key";
-/// Text of a door for a caller with another key.
+/// The refusal that a door sends to a caller with another key.
 const WRONG_KEY: &str = "PM5129 the question was made with another key than this process has, or was changed on its way: compare the key files \
                          (pmnet key show). Nothing has changed";
 
@@ -60,8 +61,8 @@ pub(super) enum Reply {
         /// The answer, as JSON.
         text: String,
     },
-    /// The door refuses the question. It is written like [`Answered::Refused`], for callers without a key. A
-    /// refusal proves nothing about its sender.
+    /// The door refuses the question. The line has the form of [`Answered::Refused`], so that callers without a key can
+    /// parse it. A refusal does not prove that its sender has the key.
     Refused(String),
 }
 
@@ -75,7 +76,7 @@ pub(super) enum Seal {
 }
 
 impl Seal {
-    /// Returns the line of an answer, without the end of the line.
+    /// Returns the line with the answer, without the newline.
     pub(super) fn line(self, answered: &Answered) -> Vec<u8> {
         match self {
             Seal::Open => crate::record::bytes(answered),
@@ -89,10 +90,10 @@ impl Seal {
     }
 }
 
-/// Next step of a door after a line.
+/// Next step of a door after it has read a line.
 #[derive(Debug)]
 pub(super) enum Then {
-    /// The door sends this nonce and waits for the next line.
+    /// The door sends this nonce, and waits for the next line.
     Greet(Nonce),
     /// The door answers this question.
     Answer(Asked, Seal),
@@ -100,7 +101,7 @@ pub(super) enum Then {
     Refuse(Vec<u8>),
 }
 
-/// Returns the door's next step after this line. `greeted`: the nonce that the door has sent to this caller.
+/// Returns the door's next step after this line. `greeted`: the nonce that the door has already sent to this caller.
 ///
 /// # Errors
 /// The operating system gives no random numbers.
@@ -132,7 +133,7 @@ pub(super) fn heard(
     }
 }
 
-/// Returns the question, if its MAC is right, and the protection of the answer.
+/// Returns the question and the protection of its answer, if the MAC of the question is right.
 fn open(keys: &ClusterKeys, own: Nonce, call: &Call) -> Option<(Asked, Seal)> {
     let Call::Sealed {
         cluster,
@@ -160,7 +161,7 @@ pub(super) struct Asking {
 }
 
 impl Asking {
-    /// Returns the line with the question, and the state that verifies its answer.
+    /// Returns the line with the question, and the state that can verify the answer.
     ///
     /// # Errors
     /// The operating system gives no random numbers.
@@ -217,25 +218,26 @@ mod tests {
         };
         let (asking, line) = question(&own, nonce);
         assert!(is_answered(&locked, Some(nonce), &line));
-        // The line is repeated in another conversation, or before the door has sent its nonce.
+        // An attacker repeats the line in another conversation, or before the door has sent its nonce.
         let Ok(Then::Greet(other)) = heard(Some(&locked), None, b"\"key\"") else {
             panic!("greeted");
         };
         assert!(!is_answered(&locked, Some(other), &line));
         assert!(!is_answered(&locked, None, &line));
-        // Each bit of the line is significant.
+        // A change of any bit of the line makes the line invalid.
         for at in 0..line.len() {
             for bit in 0..8 {
                 let mut bad = line.clone();
                 bad[at] ^= 1 << bit;
                 if let Ok(Then::Answer(asked, _)) = heard(Some(&locked), Some(nonce), &bad) {
-                    // Some changes of the JSON text leave its meaning unchanged: a blank, or another case of
-                    // a letter in an escape.
+                    // Some changes of the JSON text do not change its meaning: a blank, or another case of a letter in
+                    // an escape.
                     assert_eq!(asked, Asked::Who, "{at} {bit}");
                 }
             }
         }
-        // Cases: another key; a question without a key; the answer in place of a question.
+        // The door refuses three lines: one with another key; a question without a key; the answer in place of a
+        // question.
         assert!(!is_answered(
             &locked,
             Some(nonce),
@@ -248,7 +250,7 @@ mod tests {
         };
         let answer = seal.line(&Answered::Done);
         assert!(!is_answered(&locked, Some(nonce), &answer));
-        // The caller accepts that answer, and no other.
+        // The caller accepts only this answer.
         let Ok(Reply::Sealed { mac, text }) = serde_json::from_slice(&answer) else {
             panic!("sealed");
         };

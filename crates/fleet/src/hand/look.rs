@@ -1,4 +1,4 @@
-//! One look at a shard: the processes that answer, and their answers.
+//! One query of a whole shard: the processes that answer, and their answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -9,25 +9,25 @@ use pmnet_proto::keys::ClusterKey;
 use super::door::ask_patiently;
 use super::{Answered, Asked, DeviceSaid, ServerSaid};
 
-/// Most addresses that are asked in one look.
+/// Maximum number of addresses that are asked for one query.
 const ASKED_MAX: usize = 24;
 
-/// The answers to one look.
+/// The answers to one query.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Looked {
-    /// The server's answer, with the address at which it was reached.
+    /// The server's answer. The address in the answer is the one at which the server was reached.
     pub server: Option<ServerSaid>,
     /// The answers of devices, by id.
     pub devices: BTreeMap<u32, DeviceSaid>,
-    /// Addresses without an answer, or with another program, and the reasons.
+    /// One text for each address that gave no answer, or at which another program answered, with the reason.
     pub silent: Vec<String>,
 }
 
-/// Asks the processes at these addresses, and at their next hops. `listen` and `next` in the result are
-/// addresses at which the processes can be reached. `patience`: longest wait for each connection.
+/// Asks the processes at these addresses and at their next hops. The addresses `listen` and `next` in the result are
+/// translated, so that the caller can reach the processes there. `patience`: longest wait for each connection.
 ///
 /// # Errors
-/// A text: the answers cannot be from one shard.
+/// A text: the answers come from more than one shard.
 pub fn look(
     at: &[SocketAddr],
     shard: u32,
@@ -74,7 +74,7 @@ pub fn look(
     }
 }
 
-/// Asks all addresses at the same time, so several silent processes take no longer than one.
+/// Asks all addresses at the same time, so several silent processes take no longer than one silent process.
 fn who(
     at: &[SocketAddr],
     key: Option<&ClusterKey>,
@@ -94,8 +94,8 @@ fn who(
     })
 }
 
-/// Translates the address `told`, which a process at `by` uses, for another machine. Loopback and wildcard
-/// addresses become the address of `by`.
+/// Translates the address `told`, which the process at `by` has reported, for use on another machine. Loopback and
+/// wildcard addresses become the address of `by`.
 fn reached(told: SocketAddr, by: SocketAddr) -> SocketAddr {
     let own = told.ip().is_unspecified() || (told.ip().is_loopback() && !by.ip().is_loopback());
     if own {

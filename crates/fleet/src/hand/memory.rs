@@ -1,8 +1,8 @@
 //! Stores a device's next hop in a file next to its log, so that a restart with the old flags does not undo
 //! `pmnet ctl`.
 //!
-//! The file counts while the command line has the next hop that it had when the file was written. A changed
-//! `--next` is newer than the file, and counts.
+//! The file holds the `--next` of the command line at the time of writing. If the command line now has another
+//! `--next`, the file does not count.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::next_flags;
 
-/// Longest record, in bytes.
+/// Maximum length of a record, in bytes.
 const RECORD_MAX: u64 = 4096;
 
 /// The record in the file.
@@ -20,15 +20,15 @@ const RECORD_MAX: u64 = 4096;
 struct Record {
     shard: u32,
     id: u32,
-    /// Next hop of the command line.
+    /// The next hop that the command line gave when the record was written.
     flag: SocketAddr,
     /// Next hop that `pmnet ctl` set later.
     next: SocketAddr,
     /// The id of the next hop, if `pmnet ctl` gave it.
     #[serde(default)]
     next_id: Option<u32>,
-    /// After that, an operator ended the device. It may still be on record, so the next hop counts, unless
-    /// the device joins.
+    /// After setting the next hop, an operator ended the device. The server may still have the device on record, so the
+    /// next hop counts, unless the device starts with `--join`.
     #[serde(default)]
     left: bool,
 }
@@ -36,7 +36,7 @@ struct Record {
 /// A next hop, and its id if that is known.
 pub(super) type Hop = (SocketAddr, Option<u32>);
 
-/// The memory of a device.
+/// The file in which a device's next hop is stored, and the flags with which it is compared.
 #[derive(Clone, Debug)]
 pub(super) struct Memory {
     pub(super) path: Option<PathBuf>,
@@ -49,7 +49,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Returns the next hop that an operator ordered last, if it counts.
+    /// Returns the next hop that an operator ordered last, if the file counts.
     pub(super) fn recall(&self, by_hand: bool) -> Option<Hop> {
         let path = self.path.as_ref()?;
         let bytes = match read_whole(path) {
@@ -88,9 +88,9 @@ impl Memory {
         Some((record.next, record.next_id))
     }
 
-    /// Returns the flags of a unit file that name this next hop.
+    /// Returns the flags that a unit file needs for this next hop.
     pub(super) fn flags_of(&self, (next, next_id): Hop) -> String {
-        // Without keys the flags have no id.
+        // A device without keys does not use an id.
         next_flags(next, next_id.filter(|_| self.flag.1.is_some()))
     }
 
@@ -117,7 +117,7 @@ impl Memory {
             next_id,
             left,
         };
-        // The new file replaces the old one as a whole, so there is never an incomplete record.
+        // The new file replaces the old file by a rename, so an incomplete record never exists.
         let mut beside = path.clone().into_os_string();
         beside.push(".new");
         let beside = PathBuf::from(beside);
@@ -150,7 +150,7 @@ fn remove(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Returns the contents of the file. Fails if it is not a regular file, or is longer than a record.
+/// Returns the contents of the file. Fails if the file is not a regular file, or is longer than a record.
 fn read_whole(path: &Path) -> std::io::Result<Vec<u8>> {
     let about = std::fs::metadata(path)?;
     if !about.is_file() || about.len() > RECORD_MAX {
@@ -159,7 +159,7 @@ fn read_whole(path: &Path) -> std::io::Result<Vec<u8>> {
     std::fs::read(path)
 }
 
-/// Returns the reason why a device that listens at `listen` cannot send to `next`, if there is one.
+/// Returns the reason why a device that listens at `listen` cannot send to `next`; `None`: it can.
 pub(super) fn unfit(next: SocketAddr, listen: SocketAddr) -> Option<String> {
     let ip = next.ip();
     let broadcast = ip == IpAddr::V4(Ipv4Addr::BROADCAST);
@@ -178,8 +178,8 @@ pub(super) fn unfit(next: SocketAddr, listen: SocketAddr) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// If only the new `--next` were put into the unit file, the old id would stay beside it, and the device
-    /// would not be served.
+    /// If an operator put only the new `--next` into the unit file, the old `--next-id` would stay, and the server
+    /// would refuse the device.
     #[test]
     fn with_keys_the_flags_of_a_next_hop_have_its_id() {
         let next = SocketAddr::from(([10, 0, 0, 2], 51_000));
@@ -193,7 +193,7 @@ mod tests {
         };
         let with_id = "--next 10.0.0.2:51000 --next-id 3";
         assert_eq!(memory(Some(1)).flags_of((next, Some(3))), with_id);
-        // The server is a next hop, too.
+        // The server can also be the next hop. The id of the server is 0.
         assert!(memory(Some(1)).flags_of((next, Some(0))).ends_with(" 0"));
         // A device without keys gets the id from `pmnet ctl`, and refuses --next-id.
         let without = "--next 10.0.0.2:51000";
@@ -216,17 +216,17 @@ mod tests {
         };
         assert_eq!(memory(1).recall(false), None);
         assert!(memory(1).keep((at(2), None), false).unwrap());
-        // This holds at each start with the old flag.
+        // The stored next hop counts at each start with the old flag.
         assert_eq!(memory(1).recall(false), Some((at(2), None)));
         assert_eq!(memory(1).recall(false), Some((at(2), None)));
-        // A new flag is newer than the file, and the file is forgotten.
+        // The command line has a new `--next`, so the file is removed.
         assert_eq!(memory(3).recall(false), None);
         assert_eq!(memory(1).recall(false), None);
-        // Flags by which an operator decides the start are newer, too.
+        // The flags by which an operator decides the start take precedence over the file.
         memory(1).keep((at(2), None), false).unwrap();
         assert_eq!(memory(1).recall(true), None);
         assert_eq!(memory(1).recall(false), None);
-        // The order is the same as the flag: there is nothing to store.
+        // The order names the next hop of the command line, so there is nothing to store.
         memory(1).keep((at(2), None), false).unwrap();
         memory(1).keep((at(1), None), false).unwrap();
         assert!(!path.exists());
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(other.recall(false), None);
         std::fs::write(&path, "{").unwrap();
         assert_eq!(memory(1).recall(false), None);
-        // The order to a device that has ended counts until the device joins again.
+        // After the device was ordered to end, its next hop counts until the device starts with `--join`.
         memory(1).keep((at(2), None), true).unwrap();
         assert_eq!(memory(1).recall(false), Some((at(2), None)));
         let joiner = Memory {

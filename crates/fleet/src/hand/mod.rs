@@ -1,12 +1,11 @@
 //! Changes of a chain by hand, without etcd: the answers of devices and servers about themselves, and the
 //! orders to them (`docs/spec/protocol.md` §14, "By hand").
 //!
-//! Purpose: for a shard without a fleet, `pmnet ctl` does the work of controllers, step by step while it
-//! runs. A [`DeviceDoor`] and a [`ServerDoor`] answer it, each in a thread of its own. The next step is a
-//! pure function of their answers ([`Change::next`]).
-//! Invariant: no code in this module decides which devices are in the chain. A device gets a new next hop and
-//! starts as after a restart with other flags; as always, the server decides.
-//! Not allowed here: a loop that serves must never wait for this code.
+//! Purpose: in a shard without a fleet, `pmnet ctl` does the work of the controllers while the command runs. A
+//! [`DeviceDoor`] and a [`ServerDoor`] answer its questions, each in a thread of its own. The next step depends only on
+//! these answers ([`Change::next`]). Invariant: no code in this module decides which devices are in the chain. A device
+//! gets a new next hop and starts again, as after a restart with other flags; the server decides about the chain as at
+//! any restart. Not allowed here: a loop that serves must never wait for this code.
 
 mod change;
 mod device;
@@ -30,39 +29,40 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Asked {
-    /// Asks for the process's role, number and state.
+    /// Asks a process for its role, number and state.
     Who,
-    /// A device must send to this next hop.
+    /// Orders a device to send to this next hop.
     Wire {
         /// The device that is meant.
         to: Meant,
         /// The device's next hop.
         next: SocketAddr,
-        /// The id of the next hop; 0 for the server.
+        /// The id of the next hop, which is 0 for the server.
         #[serde(default)]
         next_id: Option<u32>,
-        /// The device states that those members of this epoch's chain which are not on its path are stopped.
+        /// The epoch for which the device must state that members of its chain are stopped: all members that are not on
+        /// the device's path.
         shrink: Option<u32>,
     },
-    /// A device must end. It answers when it has ended, and acknowledges nothing after that.
+    /// Orders a device to end. The device answers after its end, and acknowledges nothing from then on.
     Leave {
         /// The device that is meant.
         to: Meant,
     },
 }
 
-/// A device, in this run of its process.
+/// A device, and the run of its process for which an order is meant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meant {
     /// Number of the shard.
     pub shard: u32,
     /// Id of the device.
     pub id: u32,
-    /// Name of its process.
+    /// Name of the device's process.
     pub process: String,
 }
 
-/// The answer.
+/// The answer to a question or an order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answered {
@@ -88,12 +88,12 @@ pub struct DeviceSaid {
     pub flag: SocketAddr,
     /// The device's present next hop.
     pub next: SocketAddr,
-    /// The id of the present next hop, 0 for the server, if the device knows it.
+    /// The id of the present next hop (0: the server); `None`: the device does not know it.
     #[serde(default)]
     pub next_id: Option<u32>,
-    /// The epoch for which it states that the members that are not on its path are stopped.
+    /// The epoch for which the device states that all members that are not on its path are stopped.
     pub shrink: Option<u32>,
-    /// The device must start again, and has not yet.
+    /// The device has an order to start again, and has not done it yet.
     pub ends: bool,
     /// The epoch that the device serves; 0: it does not serve.
     pub epoch: u32,
@@ -105,12 +105,12 @@ pub struct DeviceSaid {
     pub joins: u32,
     /// The event for which the device waits, if any.
     pub waits: Option<String>,
-    /// The device runs in the kernel: it continues to answer after the end of its process.
+    /// The device admits updates in the kernel, which continues to answer after the end of the process.
     pub in_kernel: bool,
 }
 
-/// Returns the flags for a next hop on a command line. If the device has keys, the flags include the hop's id. A device
-/// without keys refuses the flag for the id.
+/// Returns the flags of a command line for a next hop. If the device has keys, the flags include the id of the next
+/// hop. A device without keys refuses the flag for the id.
 #[must_use]
 pub fn next_flags(next: SocketAddr, id_with_keys: Option<u32>) -> String {
     match id_with_keys {
@@ -124,7 +124,7 @@ pub fn next_flags(next: SocketAddr, id_with_keys: Option<u32>) -> String {
 pub struct ServerSaid {
     /// Number of the shard.
     pub shard: u32,
-    /// Name of its process.
+    /// Name of the server's process.
     pub process: String,
     /// Address at which the server listens.
     pub listen: SocketAddr,

@@ -1,4 +1,4 @@
-//! A server as `pmnet ctl` sees it: it reports the chain that its store has on record.
+//! The door of a server, for `pmnet ctl`: the server reports the chain that its store has on record.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,16 +9,17 @@ use pmnet_udp::{Latest, ServerWords};
 use super::door::Door;
 use super::{Answered, Asked, ServerSaid, process};
 
-/// The door of a server. It closes when this value is dropped.
+/// The door of a server. The door closes when this value is dropped.
 #[derive(Debug)]
 pub struct ServerDoor(#[allow(dead_code, reason = "it closes when it is dropped")] Door);
 
 impl ServerDoor {
-    /// Opens the door at the server's TCP address. `words`: messages of the server's loop. `keys`: only
-    /// callers with one of these keys are answered.
+    /// Opens the door at the server's TCP address. `words`: the messages to the server's loop. `keys`: if present, the
+    /// door answers only callers with one of these keys.
     ///
     /// # Errors
-    /// Another process listens at the address, or the operating system gives no thread or no random numbers.
+    /// Another process listens at the address, or the operating system cannot start a thread or gives no random
+    /// numbers.
     pub fn open(
         listen: SocketAddr,
         shard: u32,

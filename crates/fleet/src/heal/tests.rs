@@ -1,4 +1,4 @@
-//! Steps of a controller in each situation, without an etcd.
+//! Tests of a controller's next step in each situation, without an etcd.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ fn at(port: u16) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 1], port))
 }
 
-/// Returns a device that serves this chain in this epoch, and sends to the next device of the chain.
+/// Returns a device that serves this chain in this epoch. The device's next hop is the next device of the chain.
 fn serving(id: u16, epoch: u32, chain: &[u16]) -> Row {
     let place = chain.iter().position(|one| *one == id);
     let next = place.and_then(|place| chain.get(place + 1));
@@ -50,7 +50,7 @@ fn stopped(id: u16, epoch: u32, chain: &[u16]) -> Row {
     }
 }
 
-/// Returns a device with a lease that asks the server.
+/// Returns a device that has a lease and does not serve yet, because it asks the server.
 fn recovering(id: u16) -> Row {
     serving(id, 0, &[])
 }
@@ -109,7 +109,7 @@ fn on_record(epoch: u32, chain: &[u16], mut shard: Shard) -> Shard {
     shard
 }
 
-/// Returns the next step if all ended leases ended long enough ago.
+/// Returns the next step, if every lease that has ended did so long enough ago.
 fn next(shard: &Shard) -> Advice {
     let over = |id: u32| {
         let row = shard.rows.get(&id)?;
@@ -158,7 +158,7 @@ fn a_device_whose_lease_is_gone_is_stopped_then_left_out_then_may_join() {
         let look = shard(known(), vec![(dead, stopped(dead, 5, chain)), alive()]);
         let wired = plan(5, Some(5), &[lives]);
         assert_eq!(next(&look), Advice::Do(Step::Wire(wired.clone())));
-        // The device starts again, and no device serves.
+        // The device is restarted, and no device serves.
         let starts = (lives, recovering(lives));
         let look = shard(
             Some(wired.clone()),
@@ -189,7 +189,7 @@ fn the_last_one_that_holds_everything_is_never_stopped() {
         vec![(1, gone(1, 5, chain)), (2, gone(2, 5, chain))],
     );
     assert!(waits(&none));
-    // The other device lacks something.
+    // The other device does not hold everything.
     let mut lacks = serving(2, 5, chain);
     lacks.record.as_mut().unwrap().whole = false;
     let mut before = plan(5, None, chain);
@@ -198,7 +198,7 @@ fn the_last_one_that_holds_everything_is_never_stopped() {
         Some(before.clone()),
         vec![(1, gone(1, 5, chain)), (2, lacks)]
     )));
-    // As soon as the other device has everything, the plan notes that, and the device counts.
+    // The other device now holds everything. The plan notes this, and from then on the device may continue alone.
     let look = shard(
         Some(before),
         vec![(1, gone(1, 5, chain)), (2, serving(2, 5, chain))],
@@ -257,8 +257,8 @@ fn two_of_three_one_after_the_other() {
     let mut last = plan(5, Some(5), &[3]);
     last.copies = 3;
     assert_eq!(next(&look), Advice::Do(Step::Wire(last)));
-    // The store's process changed, which ended the epoch without a change of the chain: the statement is
-    // repeated.
+    // The process of the store was replaced, which began a new epoch with the same chain. So the statement is made
+    // again, for the new epoch.
     let look = shard(
         Some(wired),
         vec![
@@ -327,7 +327,7 @@ fn a_spare_that_is_ready_joins_a_chain_that_is_whole_and_too_short() {
         Advice::Well,
         "one is enough"
     );
-    // The device joins: the plan follows, with what the device reports about itself.
+    // The device joins: the new plan has its report, which says that it does not hold everything.
     let mut lacks = serving(7, 7, &[1, 7]);
     lacks.record.as_mut().unwrap().whole = false;
     let look = shard(Some(wired), vec![(1, serving(1, 7, &[1, 7])), (7, lacks)]);
@@ -363,8 +363,8 @@ fn a_spare_that_is_lost_while_it_joins_is_left_out_whether_it_had_joined_or_not(
     );
     let after = plan(6, Some(7), &[1]);
     assert_eq!(next(&look), Advice::Do(Step::Wire(after.clone())));
-    // The device had not joined. No device states more about it in this epoch, because the head may still
-    // make a statement about the next epoch.
+    // The device had not joined. The controller writes no further word about this device in this epoch, because the
+    // head may still make its statement about the next epoch.
     let look = shard(
         Some(after.clone()),
         vec![(1, serving(1, 6, &[1])), (7, lost(Word::Stopped))],
@@ -378,7 +378,7 @@ fn a_spare_that_is_lost_while_it_joins_is_left_out_whether_it_had_joined_or_not(
     assert!(matches!(next(&look), Advice::Do(Step::Adopt(_))));
 }
 
-/// The server began another epoch because its store is another process. No process could tell the devices.
+/// The server began another epoch because its store is another process, and no process could tell the devices.
 #[test]
 fn an_epoch_that_only_the_server_knows_counts() {
     let rows = || vec![(1, serving(1, 5, &[1, 2])), (2, stopped(2, 5, &[1, 2]))];
@@ -386,13 +386,13 @@ fn an_epoch_that_only_the_server_knows_counts() {
     assert_eq!(next(&look), Advice::Well, "nobody knows of it");
     let look = on_record(6, &[1, 2], look);
     let mut both = plan(6, None, &[1, 2]);
-    // The previous plan was without the device.
+    // The plan before did not contain the device.
     both.places[1].whole = false;
     assert_eq!(next(&look), Advice::Do(Step::Adopt(both.clone())));
     let look = on_record(6, &[1, 2], shard(Some(both), rows()));
     let left = plan(6, Some(6), &[1]);
     assert_eq!(next(&look), Advice::Do(Step::Wire(left)));
-    // The plan's statement is over when a device serves a later epoch.
+    // A device serves a later epoch, so the plan's statement has expired.
     let rows = vec![(1, serving(1, 7, &[1])), (2, stopped(2, 5, &[1, 2]))];
     let look = on_record(6, &[1, 2], shard(Some(plan(7, None, &[1])), rows));
     assert!(matches!(
@@ -402,7 +402,7 @@ fn an_epoch_that_only_the_server_knows_counts() {
             epoch: 7
         })
     ));
-    // Without a chain in etcd, the devices must first report their next hops.
+    // etcd has no plan, so the devices must first report their next hops.
     let look = on_record(
         2,
         &[1, 2],
@@ -436,10 +436,10 @@ fn what_does_not_fit_waits_for_a_person() {
     // The last device is missing, and the server's address was never seen.
     let look = shard(None, vec![(1, serving(1, 2, &[1, 2])), (2, recovering(2))]);
     assert!(matches!(next(&look), Advice::Wait(text) if text.contains("server")));
-    // The epochs have started again from the beginning.
+    // The epochs were restarted from the beginning.
     let look = shard(Some(plan(9, None, &[1])), vec![(1, serving(1, 2, &[1]))]);
     assert!(matches!(next(&look), Advice::Wait(text) if text.contains("another name")));
-    // A device that was not declared stopped is never left out.
+    // A device without the word *stopped* is never left out.
     let look = shard(
         Some(plan(5, None, &[1, 2])),
         vec![
@@ -475,7 +475,7 @@ fn the_chain_sends_to_another_server_only_if_that_is_one_of_several_and_serves()
         Advice::Do(Step::Wire(there.clone()))
     );
     assert_eq!(next(&moved(true, 5, at(SERVER))), Advice::Well);
-    // The server is reached by another address, or it does not run.
+    // The plan sends to another address of the server, or the server does not run.
     assert_eq!(next(&moved(false, 5, at(98))), Advice::Well);
     assert_eq!(next(&moved(true, 0, at(98))), Advice::Well);
     // A pending statement and a stopped device stay unchanged.

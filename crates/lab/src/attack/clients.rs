@@ -1,5 +1,5 @@
-//! Clients beside the checked load: silent clients, whose sessions the adversary can try to use, and a client that
-//! reads its own last writes.
+//! Two kinds of clients that run beside the checked load: silent clients, whose sessions the adversary can try to use,
+//! and clients that read their own last writes.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,22 +12,22 @@ use super::{CALL_MAX, PREFIX};
 use crate::harness::namespaces::enter;
 use crate::resp::{Client, Reply};
 
-/// Number of keys that a client writes and reads in turn.
+/// Number of keys that a reading client writes and reads in random order.
 const KEYS: usize = 16;
 /// Time between two writes.
 const PAUSE: Duration = Duration::from_millis(2);
 /// Maximum number of wrong values that the report describes.
 const WRONG_MAX: usize = 8;
 
-/// Connected clients with sessions, which write nothing any more.
+/// Connected clients with sessions that have finished their writes, and stay silent.
 pub struct Silent(Vec<Client>);
 
 impl Silent {
-    /// Connects this number of clients. Each client makes one write that is acknowledged early and one write that is
-    /// not. The calling thread must be on the client's machine.
+    /// Connects this number of clients. Each client makes two writes: one is acknowledged early, the other is not. The
+    /// calling thread must be in the network namespace of the clients' machine.
     ///
     /// # Errors
-    /// A write is not answered.
+    /// The front does not answer a write.
     pub fn connect(endpoint: SocketAddr, count: usize) -> anyhow::Result<Silent> {
         let mut clients = Vec::new();
         for number in 0..count {
@@ -50,37 +50,37 @@ impl Silent {
     }
 }
 
-/// The results of the client that reads its own writes.
+/// The results of a client that reads its own writes.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Reads {
     /// Number of answered reads.
     pub answered: u64,
-    /// Number of reads of all clients that the head answered, as the front counts them at the end.
+    /// Number of reads, of all clients together, that the head answered. The value is the front's counter at the end.
     pub hits: u64,
     /// Descriptions of wrong values, at most `WRONG_MAX`.
     pub wrong: Vec<String>,
 }
 
 impl Reads {
-    /// Adds the answers of another such client.
+    /// Adds the results of another reading client.
     pub fn add(&mut self, other: Reads) {
         self.answered += other.answered;
         self.wrong.extend(other.wrong);
     }
 }
 
-/// A key of the client that reads. No other client writes this key.
+/// A key of the reading client. No other client writes this key.
 struct Key {
     name: String,
-    /// The acknowledged value; 0: none yet.
+    /// The value that was acknowledged last; 0: no write was acknowledged yet.
     value: u64,
 }
 
-/// Until the client is stopped, it writes a key, and then reads this key and another key, each on a connection of its
-/// own. Both keys must have the values that were acknowledged last.
+/// Writes a key, then reads this key and another key, and repeats this until it is stopped. Writes and reads use two
+/// connections. Both reads must return the values that were acknowledged last.
 ///
 /// # Errors
-/// The client's machine cannot be entered.
+/// The thread cannot enter the network namespace of the client's machine.
 pub fn read(
     client: &str,
     endpoint: SocketAddr,
@@ -106,7 +106,7 @@ pub fn read(
         let value = number.to_string();
         let set = call(&mut writer, endpoint, &["SET", &keys[at].name, &value]);
         if set.is_none_or(|reply| reply.bytes() != Some(&b"OK"[..])) {
-            // The outcome is unknown, so the key's value is, too.
+            // The outcome of the write is unknown. So the value of the key is unknown, and a fresh key replaces it.
             keys[at] = fresh();
             continue;
         }
@@ -132,7 +132,8 @@ pub fn read(
     Ok(reads)
 }
 
-/// Calls on a connection that is made if there is none. `None`: no answer came; the connection is not used again.
+/// Calls on the kept connection, or on a new connection if none was kept. `None`: no answer came, and the connection is
+/// dropped.
 fn call(kept: &mut Option<Client>, endpoint: SocketAddr, command: &[&str]) -> Option<Reply> {
     let mut client = match kept.take() {
         Some(client) => client,

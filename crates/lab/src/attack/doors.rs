@@ -1,9 +1,9 @@
 //! An adversary at the TCP doors of devices and server (`docs/spec/keys.md` §9), and at the status ports.
 //!
-//! The adversary connects to doors from the client's machine. To a status port, which is bound to the loopback
-//! interface, the adversary connects from the role's own machine. The adversary has recorded a genuine question, and a
-//! genuine instruction that it did not let through. It knows the fingerprint of the cluster's key, which is no secret,
-//! but not the key.
+//! The adversary connects to doors from the client's machine. A status port is bound to the loopback interface, so the
+//! adversary connects to it from the role's own machine. The adversary has recorded a genuine question, and a genuine
+//! instruction that it kept from its door. The adversary knows the fingerprint of the cluster's key, which is no
+//! secret, but does not know the key.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -21,9 +21,9 @@ use crate::harness::namespaces::enter;
 
 /// Longest time to connect, and longest time to send or receive one line.
 const CALL_MAX: Duration = Duration::from_secs(2);
-/// Time between two rounds of tries.
+/// Pause between two rounds of attempts.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Maximum number of attempts of a genuine caller: on a busy machine it may be too slow for the door.
+/// Maximum number of attempts of a genuine caller. On a busy machine a caller may miss the time limit of the door.
 const LISTEN_MAX: usize = 20;
 /// Longest answer that is read, in bytes.
 const ANSWER_MAX: u64 = 64 * 1024;
@@ -51,21 +51,22 @@ pub enum DoorKind {
     Status,
 }
 
-/// Answers of one door to all tries.
+/// The answers of one door to all attempts.
 #[derive(Clone, Debug, Serialize)]
 pub struct DoorReport {
     /// Name of the role that has the door.
     pub role: String,
     /// Kind of the port.
     pub kind: DoorKind,
-    /// Number of tries with each answer: an id of a message, a status of HTTP, or `closed`.
+    /// Number of attempts by answer: the id of a message, an HTTP status, or `closed`.
     pub answers: BTreeMap<String, u64>,
-    /// Answers that a caller without the key must not get.
+    /// Answers that a port must give only to a caller with the key.
     pub opened: BTreeSet<String>,
 }
 
 impl DoorReport {
-    /// Whether the port has refused at least one try: a door has refused a MAC, a status port has answered 4xx.
+    /// Returns whether the port has refused at least one attempt: a door has refused a MAC, or a status port has
+    /// answered 4xx.
     #[must_use]
     pub fn was_tried(&self) -> bool {
         let refusal = match self.kind {
@@ -76,12 +77,12 @@ impl DoorReport {
     }
 }
 
-/// Lines of genuine callers.
+/// Lines that genuine callers sent.
 struct Heard {
     fingerprint: u32,
-    /// A question that was answered.
+    /// A question that the door answered.
     question: String,
-    /// An instruction that never reached the door.
+    /// An instruction that the adversary kept from the door.
     order: String,
 }
 
@@ -93,10 +94,10 @@ enum Reply {
     Refused(String),
 }
 
-/// Tries all doors, one after the other, while the adversary sends packets.
+/// Tries all doors, one after the other, while the adversary also sends packets.
 ///
 /// # Errors
-/// A door does not answer a caller with the key.
+/// A door does not answer a genuine caller, who has the key.
 pub fn attack(
     doors: &[Door],
     key: &ClusterKey,
@@ -128,7 +129,7 @@ pub fn attack(
                         let lines = lines.with_context(|| format!("the door of {}", door.role))?;
                         heard.insert(door.role.clone(), lines);
                     }
-                    // Lines that were heard at this door, or at another one.
+                    // The lines that were recorded at this door or at another door.
                     let lines: Vec<&Heard> = heard.values().collect();
                     ctl(door, lines[random.usize(..lines.len())], &mut random)
                 }
@@ -143,7 +144,7 @@ pub fn attack(
     Ok(reports)
 }
 
-/// Returns the first success; if no try succeeds, the last error.
+/// Returns the first success. If all attempts fail, returns the last error.
 fn first_of<T>(tries: impl Iterator<Item = anyhow::Result<T>>) -> anyhow::Result<T> {
     let mut last = Err(anyhow::anyhow!("nothing was tried"));
     for tried in tries {
@@ -155,8 +156,8 @@ fn first_of<T>(tries: impl Iterator<Item = anyhow::Result<T>>) -> anyhow::Result
     last
 }
 
-/// A caller with the key asks, and gets an answer. Returns the lines that an adversary on the path records: the question,
-/// and an instruction that the adversary did not let through.
+/// Makes a genuine call with the key, and waits for the answer. Returns the lines that an adversary on the path
+/// records: the question, and an instruction that does not reach the door.
 fn listen(door: &Door, key: &ClusterKey, random: &mut fastrand::Rng) -> anyhow::Result<Heard> {
     let mut talk = Talk::begin(door)?;
     let nonce = talk.greeted()?;
@@ -204,7 +205,7 @@ fn text_of(line: &str) -> String {
     text.unwrap_or("\"who\"").to_owned()
 }
 
-/// One try at a door: the id of the refusal, or the whole answer.
+/// Makes one attempt at a door. Returns the id of the refusal, or the whole answer.
 fn ctl(door: &Door, heard: &Heard, random: &mut fastrand::Rng) -> anyhow::Result<String> {
     let mut talk = Talk::begin(door)?;
     let known = if random.bool() {
@@ -237,14 +238,15 @@ fn ctl(door: &Door, heard: &Heard, random: &mut fastrand::Rng) -> anyhow::Result
             let keys = ClusterKey::new(random.u128(..).to_be_bytes()).door(own, nonce);
             talk.say(line(heard.fingerprint, own, &keys, &text).as_bytes())?;
         }
-        // A genuine line: a question that was answered before, or an instruction for the nonce of another connection.
+        // A genuine line: a question that was answered before, or an instruction whose MAC is for the nonce of another
+        // connection.
         4 => {
             talk.greeted()?;
             talk.say(known.as_bytes())?;
         }
         // A genuine line, to a door that has not sent its nonce yet.
         5 => talk.say(known.as_bytes())?,
-        // The connection is closed in the middle of a genuine line.
+        // The adversary closes the connection in the middle of a genuine line.
         _ => {
             let part = random.usize(1..known.len());
             talk.stream.write_all(&known.as_bytes()[..part])?;
@@ -258,7 +260,7 @@ fn ctl(door: &Door, heard: &Heard, random: &mut fastrand::Rng) -> anyhow::Result
     })
 }
 
-/// A connection to a door.
+/// A TCP connection to a door.
 struct Talk {
     stream: TcpStream,
     reader: BufReader<std::io::Take<TcpStream>>,
@@ -278,7 +280,7 @@ impl Talk {
         Ok(())
     }
 
-    /// Returns the next line; an error if the connection is closed.
+    /// Returns the next line of the door; an error if the door has closed the connection.
     fn hear(&mut self) -> anyhow::Result<String> {
         let mut line = String::new();
         let bytes = self.reader.read_line(&mut line)?;
@@ -296,7 +298,7 @@ impl Talk {
     }
 }
 
-/// One try at a status port: the status of the answer.
+/// Makes one attempt at a status port. Returns the HTTP status of the answer.
 fn status(door: &Door, random: &mut fastrand::Rng) -> anyhow::Result<String> {
     let mut talk = Talk::begin(door)?;
     let request = match random.u8(..6) {

@@ -1,18 +1,18 @@
-//! An attack on a chain with keys, from inside its network: an adversary in each link, who sees, keeps, changes, redirects and repeats all
-//! packets, makes packets of its own, and has the key of another front (`docs/spec/keys.md` §6).
+//! An attack on a chain with keys, from inside its network. Each link has an adversary, who sees, withholds, changes,
+//! redirects and repeats all packets, makes further packets, and has the key of another front (`docs/spec/keys.md` §6).
 //!
-//! Purpose: figures for [`docs/operate/security.md`], with real processes. Invariants: the
-//! machine's own network stays untouched; the adversary does not know the key of the attacked
-//! front. May not: depend on how a role verifies packets.
+//! Purpose: figures for [`docs/operate/security.md`], with real processes. Invariants: the machine's own network stays
+//! untouched; the adversary does not know the key of the attacked front. This module must not depend on the way in
+//! which a role verifies packets.
 //!
-//! An attack has three parts. First, checked load runs while roles are killed and started again, so that the adversary
-//! sees packets of every kind. Second, the adversary sends all kinds of packets except repeated packets while no client
-//! writes; afterwards no log, order or epoch may have changed. Third, the adversary also sends repeated packets, beside
-//! checked load; afterwards no update may be lost, applied twice, out of order or invented, and no read may have shown
-//! another value than the last one. During the second and the third part the adversary tries the TCP doors and the
-//! status ports of all roles.
+//! An attack has three parts. First, checked load runs while roles are killed and restarted, so that the adversary sees
+//! packets of every kind. Second, no client writes, and the adversary sends packets of all kinds, but repeats no
+//! packet. Afterwards no log, order or epoch may have changed. Third, checked load runs again, and the adversary also
+//! sends repeated packets. Afterwards no update may be lost, applied twice, out of order or invented, and each read
+//! must have returned the last acknowledged value. During the second and the third part the adversary also tries the
+//! TCP doors and the status ports of all roles.
 //!
-//! In the second part clients are connected that keep their sessions and are silent.
+//! During the second part some clients stay connected and silent, and keep their sessions.
 
 mod clients;
 mod doors;
@@ -51,18 +51,18 @@ use witness::Witness;
 
 /// The role of the front.
 const FRONT: &str = "client1";
-/// The front's counter of reads that the head has answered.
+/// The front's counter of reads that the head answered.
 const HITS: &str = "pmnet_front_reads_total{shard=\"0\",answer=\"head\"}";
 /// Prefix of all keys of the load.
 const PREFIX: &str = "attack:";
-/// Duration of the checked load from which the adversary learns.
+/// Duration of the checked load during which the adversary records packets.
 const LEARN: Duration = Duration::from_secs(2);
 const CLIENTS: usize = 8;
-/// Deadline of one call of a client; it is long because an attack delays calls.
+/// Deadline of one call of a client. The deadline is long, because an attack delays calls.
 const CALL_MAX: Duration = Duration::from_secs(30);
 /// Time after the attack within which all acknowledged updates must reach the database.
 const SETTLE_MAX: Duration = Duration::from_secs(60);
-/// Clients that are connected and silent while no client writes.
+/// Number of clients that stay connected and silent while no client writes.
 const SILENT: usize = 8;
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -75,11 +75,11 @@ pub struct Plan {
     pub cache: Cache,
     /// Number of devices in the chain, 1 to 3.
     pub devices: u8,
-    /// Number of packets that the adversary sends in all.
+    /// Number of packets that the adversary sends in total.
     pub packets: u64,
-    /// Packets per second of all taps together.
+    /// Packets per second that all taps send together.
     pub rate: u64,
-    /// Whether the chain runs without keys, to show that the attack then has effects.
+    /// The chain runs without keys, to show that the attack then has effects.
     pub insecure: bool,
     /// Folder for the output of the processes.
     pub out: PathBuf,
@@ -140,7 +140,7 @@ pub fn run(
     report
 }
 
-/// Ends the taps when it is dropped, also if the attack fails.
+/// Ends the taps when this value is dropped, even if the attack fails.
 struct Ends<'a>(&'a Shared);
 
 impl Drop for Ends<'_> {
@@ -195,7 +195,7 @@ fn attack(
     shared.rate.store(per_tap, Ordering::Relaxed);
     shared.left.store(plan.packets / 2, Ordering::Relaxed);
     let ended = until_sent(plan, shared, (0.0, "no client writes"), stand, progress)?;
-    // Packets that are under way arrive in this time.
+    // Packets that are still in flight arrive within this time.
     std::thread::sleep(LOOK);
     let mut report = Report {
         mode: plan.mode,
@@ -243,7 +243,7 @@ fn attack(
     Ok(report)
 }
 
-/// Returns the number of reads that the head has answered with an update, as the front counts them.
+/// Returns the number of reads that the head answered with an update, from the front's counter.
 fn hits(stand: &Stand) -> anyhow::Result<u64> {
     let hits = stand.metrics(FRONT)?.get(HITS).copied();
     let hits = hits.context("the front does not count its reads")?;
@@ -260,7 +260,8 @@ fn witness(shared: &Shared) -> std::sync::MutexGuard<'_, Witness> {
     shared.witness.lock().expect("no tap panics")
 }
 
-/// Runs checked load and a client that reads, until `meanwhile` returns. Returns what both have seen, and the result of `meanwhile`.
+/// Runs checked load and a reading client until `meanwhile` returns. Returns the results of the reading client, and the
+/// result of `meanwhile`.
 fn loaded<T>(
     stand: &mut Stand,
     part: &str,
@@ -282,8 +283,8 @@ fn loaded<T>(
     })
 }
 
-/// Runs checked load while each role except the front is killed once. Returns the names of the packet kinds that the adversary saw, and
-/// what a client has read meanwhile.
+/// Runs checked load, and meanwhile kills each role except the front once. Returns the names of the packet kinds that
+/// the adversary saw, and the results of the reading client.
 fn learn(
     stand: &mut Stand,
     shared: &Shared,
@@ -336,7 +337,7 @@ fn load(
     Ok(())
 }
 
-/// Waits until the adversary has sent all its packets. Returns the roles whose process ended.
+/// Waits until the adversary has sent all its packets. Returns the roles whose process ended in the meantime.
 fn until_sent(
     plan: &Plan,
     shared: &Shared,
@@ -345,7 +346,7 @@ fn until_sent(
     progress: &mut dyn FnMut(&str, f64),
 ) -> anyhow::Result<Vec<String>> {
     let all = shared.left.load(Ordering::Relaxed);
-    // If a machine sends at less than a hundredth of the rate, the attack is given up.
+    // The attack is given up if the machine sends less than a hundredth of the rate.
     let patience = Duration::from_secs(60 + 100 * plan.packets / plan.rate.max(1));
     let begin = Instant::now();
     loop {
@@ -374,7 +375,7 @@ fn settle(stand: &Stand) -> anyhow::Result<()> {
     })
 }
 
-/// Reads the counters of each role.
+/// Reads the counters of all roles.
 fn looks(stand: &Stand) -> anyhow::Result<Vec<Look>> {
     let look = |role: &String| {
         anyhow::Ok(Look {

@@ -1,4 +1,4 @@
-//! The adversary's sample of seen packets, and the packets that it makes from them.
+//! The packets that the adversary has seen, as a sample, and the packets that it makes from them.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -6,35 +6,34 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use pmnet_wire::{FrontKey, HEADER_LEN, Header, Kind, Packet, SessionKeys, raw};
 use serde::Serialize;
 
-/// Maximum number of packets that are kept of each kind: a sample of all packets seen, old ones
-/// among them.
+/// Maximum number of packets of each kind in the sample. The sample is drawn from all packets seen, old and new.
 const KEPT: usize = 2_000;
 /// Position of the header's checksum and of the MAC (`docs/spec/wire.md` §1).
 const PAYLOAD_CRC_AT: std::ops::Range<usize> = 72..76;
 const HEADER_CRC_AT: std::ops::Range<usize> = 76..80;
 const TAG_AT: std::ops::Range<usize> = 80..88;
 
-/// The adversary's way to make a packet.
+/// The way in which the adversary makes a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Trick {
-    /// A new packet of any kind, with numbers of seen packets and an invented tag.
+    /// A new packet of any kind. The numbers in the packet come from seen packets, and the tag is invented.
     Forged,
-    /// A new packet of any kind, with numbers of seen packets and a MAC under the key of the
-    /// adversary's own front.
+    /// A new packet of any kind. The numbers in the packet come from seen packets, and the MAC is made with the key of
+    /// the adversary's own front.
     Insider,
-    /// A seen packet with some changed bits and correct checksums.
+    /// A seen packet with some changed bits. The checksums are correct.
     Changed,
-    /// A seen packet that is damaged or cut, so that its checksums are wrong.
+    /// A seen packet that is damaged or cut. The checksums are wrong.
     Damaged,
     /// A seen packet that is sent to another receiver.
     Redirected,
-    /// A seen packet that is sent to its receiver again, unchanged, perhaps from another address.
+    /// A seen packet that is sent again, unchanged, to its receiver. The sender address may be another one.
     Repeated,
 }
 
 impl Trick {
-    /// All tricks.
+    /// All tricks of this type.
     pub const ALL: [Trick; 6] = [
         Trick::Forged,
         Trick::Insider,
@@ -61,7 +60,7 @@ impl Trick {
 /// The tricks that the adversary uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tricks {
-    /// All tricks except repeated packets: none of them may have any effect.
+    /// All tricks except repeated packets. None of these tricks may have any effect.
     WithoutEffect,
     /// All tricks. A repeated packet may have the effects that `docs/spec/keys.md` §6 lists.
     All,
@@ -72,20 +71,20 @@ pub enum Tricks {
 pub struct Datagram {
     /// The sender's address in its headers.
     pub from: SocketAddrV4,
-    /// The receiver's address.
+    /// The receiver's address in the packet's headers.
     pub to: SocketAddrV4,
     /// The UDP payload.
     pub bytes: Vec<u8>,
 }
 
-/// A sample of the seen packets, by kind.
+/// A sample of the packets that the taps saw, by kind.
 #[derive(Debug, Default)]
 pub struct Hoard {
     kinds: BTreeMap<u8, (u64, Vec<Datagram>)>,
 }
 
 impl Hoard {
-    /// Takes a seen datagram, if it is a packet of pmnet.
+    /// Adds a datagram to the sample, if it is a packet of pmnet.
     pub fn keep(&mut self, random: &mut fastrand::Rng, datagram: Datagram) {
         let Some(kind) = Header::kind_of(&datagram.bytes) else {
             return;
@@ -102,7 +101,7 @@ impl Hoard {
         }
     }
 
-    /// Returns the number of seen packets of each kind.
+    /// Returns the number of packets of each kind that were seen.
     #[must_use]
     pub fn seen(&self) -> Vec<(Kind, u64)> {
         let kinds = self.kinds.iter();
@@ -111,7 +110,7 @@ impl Hoard {
             .collect()
     }
 
-    /// Returns a kept packet; each kind is equally likely.
+    /// Returns a random packet of the sample. Each kind is equally likely.
     fn any(&self, random: &mut fastrand::Rng) -> Option<&Datagram> {
         let at = random.usize(..self.kinds.len().max(1));
         let (_, kept) = self.kinds.values().nth(at)?;
@@ -122,25 +121,25 @@ impl Hoard {
 /// The receivers, and the sender addresses that the adversary can use.
 #[derive(Clone, Debug)]
 pub struct Field {
-    /// Addresses of all roles; the client's address is the one that was seen last.
+    /// Addresses of all roles. The client's address is the one that was seen last.
     pub roles: Vec<SocketAddrV4>,
-    /// The adversary's own key. This key belongs to another front than the attacked front.
+    /// The adversary's own key, which belongs to another front than the attacked front.
     pub own: Option<FrontKey>,
 }
 
 /// A packet that the adversary sends.
 #[derive(Clone, Debug)]
 pub struct Shot {
-    /// The trick that made it.
+    /// The trick that made the packet.
     pub trick: Trick,
-    /// Its kind, if its header still names one.
+    /// The packet's kind, if its header still names one.
     pub kind: Option<Kind>,
     /// The packet with its addresses.
     pub datagram: Datagram,
 }
 
 impl Field {
-    /// Makes one packet for one of these receivers. `None`: no packet was seen yet.
+    /// Makes one packet for one of these receivers. `None`: no packet was seen so far.
     pub fn shot(
         &self,
         random: &mut fastrand::Rng,
@@ -162,15 +161,15 @@ impl Field {
             _ => Trick::Repeated,
         };
         let own = self.own.filter(|_| trick == Trick::Insider);
-        // A client's packet has several legitimate receivers: every device that may be head. At each
-        // of these devices the packet therefore counts as repeated.
+        // A client's packet has several legitimate receivers: each device that may be the head. So a client's packet to
+        // any of these devices counts as repeated.
         let is_of_client = base.from.ip() == self.roles[0].ip();
         let is_device = |receiver: &SocketAddrV4| receiver.port() == base.to.port();
         let is_elsewhere = |receiver: &SocketAddrV4| {
             receiver.ip() != base.to.ip() && !(is_of_client && is_device(receiver))
         };
         let to = match trick {
-            // The packet's original receiver, if it is in reach.
+            // The receiver is the packet's original receiver, if this tap reaches it.
             Trick::Repeated => *to.iter().find(|receiver| **receiver == base.to)?,
             Trick::Redirected => {
                 let others: Vec<_> = to
@@ -197,7 +196,7 @@ impl Field {
             60..80 => self.roles[random.usize(..self.roles.len())],
             _ => any,
         };
-        // Linux drops a packet whose sender address is the receiver's own.
+        // Linux drops a packet with the receiver's own address as sender address.
         let from = if from.ip() == to.ip() { any } else { from };
         let kind = Header::kind_of(&bytes);
         let datagram = Datagram { from, to, bytes };
@@ -209,7 +208,7 @@ impl Field {
     }
 }
 
-/// Returns a number that is near a seen one, or any number.
+/// Returns a number near the seen one, or any number.
 fn near(random: &mut fastrand::Rng, seen: u64) -> u64 {
     match random.u8(..8) {
         0..4 => seen,
@@ -225,7 +224,7 @@ fn near32(random: &mut fastrand::Rng, seen: u32) -> u32 {
     u32::try_from(number & u64::from(u32::MAX)).unwrap_or(0)
 }
 
-/// Makes a packet of any kind with the numbers of a seen one. Without a key, its tag is a seen one,
+/// Makes a packet of any kind with the numbers of a seen packet. If the adversary has no key, the tag is the seen tag,
 /// 0, or any number.
 fn forge(random: &mut fastrand::Rng, base: &Datagram, own: Option<FrontKey>) -> Option<Vec<u8>> {
     let seen = Packet::parse(&base.bytes).ok()?;
@@ -259,20 +258,22 @@ fn forge(random: &mut fastrand::Rng, base: &Datagram, own: Option<FrontKey>) -> 
     };
     let mut bytes = Vec::with_capacity(HEADER_LEN + seen.payload.len());
     header.write(seen.payload, &mut bytes);
-    // If all numbers are those of the seen packet, this is no forged packet.
+    // If the new packet equals the seen packet, it is not a forged packet.
     match bytes == base.bytes {
         true => Some(change(random, &bytes)),
         false => Some(bytes),
     }
 }
 
-/// Bits by which a payload can be changed, anywhere, without a change of its checksum: the polynomial of CRC-32C, the highest power first.
+/// A pattern of bits: the polynomial of CRC-32C, highest power first. If these bits of a payload are inverted, at any
+/// place, the checksum does not change.
 const UNNOTICED: u64 = 1 | 0x82f6_3b78 << 1;
-/// Bytes of these bits.
+/// Number of bytes that the pattern covers.
 const UNNOTICED_BYTES: usize = 5;
 
-/// The packet with one to four bytes changed in header, payload or tag, and with right checksums; or with another payload of the same
-/// checksum. Magic, version and lengths stay: a packet without them is a foreign one.
+/// Returns a changed packet with right checksums. Either one to four bytes of header, payload or tag differ, or the
+/// payload differs and has the same checksum. Magic, version and lengths stay unchanged, so that the receiver still
+/// takes the packet for a packet of pmnet.
 fn change(random: &mut fastrand::Rng, packet: &[u8]) -> Vec<u8> {
     let mut bytes = packet.to_vec();
     if let Some(last) = bytes.len().checked_sub(HEADER_LEN + UNNOTICED_BYTES)
@@ -288,13 +289,13 @@ fn change(random: &mut fastrand::Rng, packet: &[u8]) -> Vec<u8> {
         let at = random.usize(3..bytes.len());
         let is_fixed = PAYLOAD_CRC_AT.contains(&at) || HEADER_CRC_AT.contains(&at);
         let is_length = (6..8).contains(&at) || (68..72).contains(&at);
-        // If the chosen byte must not change, the tag is changed instead, once.
+        // If the chosen byte must stay unchanged, one bit of the tag is changed instead, at most once.
         let at = match is_fixed || is_length {
             false => at,
             true if change == 0 => TAG_AT.start,
             true => continue,
         };
-        // A byte that was changed before is not restored.
+        // A byte that was changed before is left alone, so that it does not get its old value again.
         if bytes[at] == packet[at] {
             bytes[at] ^= 1 << random.u8(..8);
         }
@@ -308,7 +309,7 @@ fn change(random: &mut fastrand::Rng, packet: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Changes bits without correcting the checksums, or cuts the packet. Magic and version stay.
+/// Changes bits and leaves the checksums, or cuts the packet. Magic and version stay.
 fn damage(random: &mut fastrand::Rng, packet: &[u8]) -> Vec<u8> {
     let mut bytes = packet.to_vec();
     if random.bool() {
@@ -348,7 +349,7 @@ mod tests {
         }
         let stranger = ClusterKey::new([9; 16]);
         let field = Field {
-            // Address of the client; the packets come from another host.
+            // Address of the client, from which the adversary's packets do not come.
             roles: vec![SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, 9), 9)],
             own: stranger.front(stranger.front_id(b"other")),
         };

@@ -1,9 +1,10 @@
-//! The state of all roles, and when nothing may change any more.
+//! The state of all roles, and the point in time from which on no state may change.
 //!
-//! A front writes by itself, even if no client writes: it ends each session that it no longer needs, and this END is an entry. The session
-//! of its READs ends 45 s after the last READ (`IDLE` in `crates/proto/src/client/reads.rs`). The front keeps the
-//! session in which it asks for the store's name, unless a client has waited for long: then the session ends 3 s later.
-//! So a comparison begins when the session of READs has ended, and when the other session has no reason to end.
+//! A front writes entries even if no client writes: it ends each session that it no longer needs, and an END is an
+//! entry. The front ends the session of its READs 45 s after the last READ (`IDLE` in
+//! `crates/proto/src/client/reads.rs`). The front usually keeps the session in which it asks for the store's name. But
+//! if a client has waited for long, the front ends this session 3 s later. So a comparison begins after the session of
+//! READs has ended, and while the other session has no reason to end.
 
 use std::time::{Duration, Instant};
 
@@ -11,15 +12,14 @@ use anyhow::ensure;
 
 use super::stand::Stand;
 
-/// Time for which no state may change before a comparison begins. It is longer than the time after which the front ends the session of
-/// its questions for the store.
+/// Time without a change of state before a comparison begins. This time is longer than the time after which the front
+/// ends the session in which it asks for the store's name.
 const QUIET: Duration = Duration::from_secs(5);
-/// Longest time until nothing moves: the session of the READs ends after 45 s.
+/// Longest wait until the states stay unchanged. The session of the READs ends after 45 s.
 const REST_MAX: Duration = Duration::from_secs(120);
-/// Maximum number of the front's own sessions, besides the sessions of clients: the session in which it asks for the
-/// store's name.
+/// Maximum number of sessions of the front itself: the session in which it asks for the store's name.
 const OWN: usize = 1;
-/// Orders and epochs of logs and store, which change only by a write or a change of the chain.
+/// Metrics of orders and epochs in logs and store. These metrics change only by a write or a change of the chain.
 const STATES: [&str; 11] = [
     "pmnet_device_order",
     "pmnet_device_epoch",
@@ -33,14 +33,14 @@ const STATES: [&str; 11] = [
     "pmnet_server_rejected_total",
     "pmnet_server_loaded",
 ];
-/// Counts of open sessions. Each role has one of these.
+/// Metrics with the number of open sessions, one metric for each role.
 const SESSIONS: [&str; 3] = [
     "pmnet_front_sessions",
     "pmnet_device_sessions",
     "pmnet_server_sessions",
 ];
 
-/// Values of all roles, each with its name.
+/// Values of these metrics for all roles, each with its name.
 #[derive(Debug)]
 pub struct States(Vec<(String, f64)>);
 
@@ -70,7 +70,7 @@ impl States {
         Ok(States(states))
     }
 
-    /// Describes the differences to later values.
+    /// Describes each value that differs in `after`.
     pub fn moved(&self, after: &States) -> Vec<String> {
         let [ours, theirs] = [self, after].map(|states| states.0.iter().map(|(name, _)| name));
         if !ours.eq(theirs) {
@@ -101,11 +101,11 @@ impl States {
     }
 }
 
-/// Waits until all roles count the sessions of this number of clients and at most one session of the front's own, and
-/// until no state changes.
+/// Waits until all roles count the sessions of `clients` clients and at most one session of the front itself, and until
+/// no state changes.
 ///
 /// # Errors
-/// This takes longer than [`REST_MAX`].
+/// The state is not reached within [`REST_MAX`].
 pub fn rested(stand: &Stand, clients: usize) -> anyhow::Result<States> {
     let begin = Instant::now();
     let is_right = |count: f64| {

@@ -13,7 +13,7 @@ use super::stand::{Cache, Metrics, Mode};
 use super::tap::Sent;
 use crate::check::Verdict;
 
-/// The results of an attack.
+/// The results of one attack.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// How the devices processed packets.
@@ -26,9 +26,10 @@ pub struct Report {
     pub kinds: Vec<String>,
     /// The reports of front, devices and server.
     pub roles: Vec<RoleReport>,
-    /// State that changed during the attack while no client wrote; empty if none changed.
+    /// States that changed while no client wrote, as text. Must be empty.
     pub moved: Vec<String>,
-    /// Entries that the taps saw while no client wrote, and whether the front asked for them.
+    /// Entries that the taps saw while no client wrote. Each text says whether the front asked for
+    /// the entry.
     pub entries: Vec<String>,
     /// Roles whose process ended.
     pub ended: Vec<String>,
@@ -36,20 +37,20 @@ pub struct Report {
     pub invented: u64,
     /// The reports of TCP doors and status ports; empty without keys.
     pub doors: Vec<DoorReport>,
-    /// The results of the client that reads its own writes.
+    /// The results of the clients that read their own writes.
     pub reads: Reads,
     /// Verdict on the checked load.
     pub verdict: Verdict,
 }
 
-/// The packets that a role received, and how it counted them.
+/// The packets that a role received, and the role's counters of dropped packets.
 #[derive(Clone, Debug, Serialize)]
 pub struct RoleReport {
     /// The name of the role.
     pub role: String,
     /// Number of the adversary's packets to this role, by trick.
     pub sent: BTreeMap<&'static str, u64>,
-    /// Number of packet kinds among the adversary's packets.
+    /// Number of kinds that the adversary's packets to this role had.
     pub kinds: usize,
     /// Number of packets that the role dropped, by reason.
     pub dropped: BTreeMap<String, u64>,
@@ -66,7 +67,7 @@ pub(super) struct Look {
 }
 
 impl RoleReport {
-    /// The report of a role that has received no packet yet.
+    /// Returns the report of a role that has not received any packet.
     pub(super) fn new(role: &str) -> RoleReport {
         RoleReport {
             role: role.to_owned(),
@@ -77,7 +78,7 @@ impl RoleReport {
         }
     }
 
-    /// Number of packets that the role had to drop and did not count.
+    /// Returns the number of packets that the role had to drop and did not count.
     #[must_use]
     pub fn uncounted(&self) -> u64 {
         let repeated = Trick::Repeated.name();
@@ -87,7 +88,7 @@ impl RoleReport {
         to_be_dropped.saturating_sub(counted + self.overrun)
     }
 
-    /// Adds the counts between two looks.
+    /// Adds the growth of the counters from `before` to `after`.
     pub(super) fn count(&mut self, (before, after): (&Look, &Look)) {
         self.overrun += after.overrun - before.overrun;
         for (name, value) in &after.metrics {
@@ -108,13 +109,13 @@ impl RoleReport {
     }
 }
 
-/// Returns the reason in the name of a counter of dropped packets.
+/// Returns the reason for a drop that the name of a counter contains.
 fn reason(name: &str) -> Option<String> {
     let (metric, labels) = name.split_once('{').unwrap_or((name, ""));
     if metric.ends_with("_foreign_total") {
         return Some("foreign".to_owned());
     }
-    // Packets that the kernel dropped by itself.
+    // Packets that the pipeline in the kernel dropped.
     if metric == "pmnet_kernel_packets_total" && labels.contains("event=\"forged\"") {
         return Some("forged".to_owned());
     }
@@ -141,7 +142,7 @@ impl Report {
         self
     }
 
-    /// Whether the attack had no effect.
+    /// Returns whether the attack had no effect.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         let is_unmoved = self.moved.is_empty() && self.entries.is_empty();

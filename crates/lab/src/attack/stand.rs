@@ -1,5 +1,5 @@
-//! The attacked set-up: a front, a chain with keys and a server with a Redis, each on a machine of
-//! its own, with a tap in each link.
+//! The set-up that is attacked: a front, a chain with keys, and a server with a Redis. Each process is on a machine of
+//! its own, and each link has a tap.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -30,7 +30,8 @@ use crate::xdp::plain::{self, Plain, Program};
 const START_MAX: Duration = Duration::from_secs(30);
 /// Deadline of one call to Redis, and of one request to a status port.
 const CALL_MAX: Duration = Duration::from_secs(10);
-/// The front connects to Redis, too: it asks for rights, and for data that the log does not have.
+/// Address of Redis, which must be reachable from the front too: the front asks for the users' rights, and reads data
+/// that the log does not have.
 const REDIS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(*SERVER.ip()), 6_379);
 const FRONT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 6_380);
 const STATUS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9_100);
@@ -53,14 +54,14 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cache {
-    /// Updates that Redis does not have yet.
+    /// Updates that are not in Redis yet.
     Pending,
-    /// Also updates that Redis has, as long as the log keeps them.
+    /// In addition, updates that are in Redis, until the log drops them.
     Log,
 }
 
 impl Cache {
-    /// The value of the flag.
+    /// Returns the value for `--cache`.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -70,14 +71,14 @@ impl Cache {
     }
 }
 
-/// The running set-up; when it is dropped, all its processes end and its networks are removed.
+/// The running set-up. When this value is dropped, all processes end and the networks are removed.
 pub struct Stand {
-    // The fields are dropped in this order: processes, programs, the network.
+    // The order of the fields is the order of their drop: processes, programs, network.
     processes: BTreeMap<String, Process>,
     _redis: Process,
     pinned: Vec<Pinned>,
     _programs: Vec<Plain>,
-    /// The network of its machines.
+    /// The network that connects the machines of the set-up.
     pub network: Network,
     mode: Mode,
     devices: u8,
@@ -94,13 +95,12 @@ fn words(text: &str) -> Vec<OsString> {
 pub type Metrics = BTreeMap<String, f64>;
 
 impl Stand {
-    /// Starts all processes and waits until they serve.
+    /// Starts all processes, and waits until they serve.
     ///
-    /// The calling thread must outlive the set-up, because the processes end with this thread.
+    /// The calling thread must outlive the set-up, because the processes end when this thread ends.
     ///
     /// # Errors
-    /// This machine lacks a program or right, or a process did not start: the error names the first
-    /// one.
+    /// This machine lacks a program or a right, or a process does not start. The error names the first such obstacle.
     pub fn start(plan: &Plan, binaries: &Binaries) -> anyhow::Result<Stand> {
         crate::harness::sweep_namespaces();
         pinned::sweep()?;
@@ -130,7 +130,7 @@ impl Stand {
         let server = stand.address(devices + 1);
         let server = format!("server --listen {server} --store redis://{REDIS}");
         stand.launch("server", words(&server))?;
-        // The last device starts first, because the server learns the chain from its end.
+        // The last device starts first, because the server learns the chain beginning with the last device.
         for device in (1..=devices).rev() {
             let arguments = stand.device(device);
             stand.launch(&format!("device{device}"), arguments)?;
@@ -184,13 +184,14 @@ impl Stand {
     /// Returns the cluster's key, for a genuine caller of the doors.
     ///
     /// # Errors
-    /// The key's file cannot be read.
+    /// The file of the cluster's key cannot be read.
     pub fn cluster_key(&self) -> anyhow::Result<Option<ClusterKey>> {
         let cluster = self.keys.as_ref().map(|keys| Cluster::read(&keys.cluster));
         Ok(cluster.transpose()?.map(|cluster| cluster.keys().present))
     }
 
-    /// The TCP doors of devices and server, as the client's machine reaches them, and the status ports of all roles.
+    /// Returns the TCP doors of devices and server, at the addresses that the client's machine uses, and the status
+    /// ports of all roles.
     pub fn doors(&self) -> Vec<Door> {
         let last = self.devices + 1;
         let ctl = (1..=last).map(|number| Door {
@@ -211,8 +212,8 @@ impl Stand {
         ctl.chain(status).collect()
     }
 
-    /// Returns the address of the device with this number; for the number after the last device, the address of the
-    /// server.
+    /// Returns the address of the device with this number. For the number after the last device, returns the address of
+    /// the server.
     pub fn address(&self, device: u8) -> SocketAddr {
         match device > self.devices {
             true => SERVER.into(),
@@ -220,7 +221,7 @@ impl Stand {
         }
     }
 
-    /// The address of this node.
+    /// Returns the IP address of this node.
     pub fn ip(&self, node: &str) -> Ipv4Addr {
         let node = self.network.layout().node(node);
         let ip = node.and_then(|node| node.ipv4);
@@ -249,10 +250,10 @@ impl Stand {
         Ok(())
     }
 
-    /// Kills a role and starts it again, so that it recovers from the server.
+    /// Kills a role and starts it again. The role then recovers.
     ///
     /// # Errors
-    /// The role does not start.
+    /// The role does not start again.
     pub fn restart(&mut self, role: &str) -> anyhow::Result<()> {
         let process = self.processes.get_mut(role).context("no such role")?;
         process.kill()?;
@@ -260,12 +261,12 @@ impl Stand {
         process.wait_ready(START_MAX)
     }
 
-    /// Names of all roles: the front, devices, the server.
+    /// Returns the names of all roles: the front, the devices and the server.
     pub fn roles(&self) -> impl Iterator<Item = &String> {
         self.processes.keys()
     }
 
-    /// Roles whose process has ended.
+    /// Returns the roles whose process has ended.
     pub fn ended(&mut self) -> anyhow::Result<Vec<String>> {
         let mut ended = Vec::new();
         for (name, process) in &mut self.processes {
@@ -276,16 +277,16 @@ impl Stand {
         Ok(ended)
     }
 
-    /// The network namespace of a node.
+    /// Returns the network namespace of a node.
     pub fn namespace(&self, node: &str) -> String {
         let node = self.network.layout().node(node);
         node.map_or_else(String::new, |node| node.namespace.clone())
     }
 
-    /// Returns the namespaces of the taps, each with the two ends of its link.
+    /// Returns the namespaces of the taps, each with the two ends of the tap's link.
     ///
     /// # Errors
-    /// An interface has no link address.
+    /// The link address of an interface cannot be read.
     pub fn taps(&self) -> anyhow::Result<Vec<(String, [End; 2])>> {
         let last = self.devices + 1;
         let node = |number: u8| match number {
@@ -342,7 +343,7 @@ impl Stand {
     /// `/proc` cannot be read.
     pub fn overrun(&self, role: &str) -> anyhow::Result<u64> {
         self.network.inside(role, || {
-            // This file shows the namespace of the calling thread.
+            // The file describes the network namespace of the calling thread.
             let text = std::fs::read_to_string("/proc/thread-self/net/snmp")?;
             let mut udp = text.lines().filter_map(|line| line.strip_prefix("Udp: "));
             let (names, values) = (udp.next().context("no UDP")?, udp.next().context("no UDP")?);
@@ -352,12 +353,12 @@ impl Stand {
         })
     }
 
-    /// The front's address, as clients see it.
+    /// Returns the front's address for clients.
     pub const fn endpoint(&self) -> SocketAddr {
         FRONT
     }
 
-    /// Runs `work`, which is given the front's address, on the machine of the clients.
+    /// Runs `work` on the machine of the clients. The argument of `work` is the front's address.
     ///
     /// # Errors
     /// `work` fails.
@@ -382,15 +383,15 @@ impl Stand {
         })
     }
 
-    /// Keeps the folder with the processes' output.
+    /// Prevents that the folder with the processes' output is removed, and returns its path.
     pub fn keep(&mut self) -> &Path {
         self.scratch.keep();
         self.scratch.disk()
     }
 }
 
-/// A veth takes packets that its peer transmits from XDP only if it has a program of its own.
-/// Attaches one at each port of a tap to which a device is linked.
+/// A veth accepts packets that its peer transmits from XDP only if the veth itself has an XDP program. This function
+/// attaches a program at each port of a tap that is linked to a device.
 fn receivers(network: &Network, devices: u8) -> anyhow::Result<Vec<Plain>> {
     let links = (1..=devices).flat_map(|device| [(device, device), (device + 1, device)]);
     let attached = links.map(|(tap, device)| {
@@ -405,7 +406,7 @@ fn start_redis(
     network: &Network,
     scratch: &Scratch,
 ) -> anyhow::Result<Process> {
-    // Only the namespaces of this set-up can reach it.
+    // Only programs in the namespaces of this set-up can reach this Redis.
     let open = ["--protected-mode", "no"].map(String::from);
     let spec = redis_spec(binaries, REDIS, scratch.disk(), &open)?;
     let redis = spec.program.as_deref().context("a Redis is a program")?;

@@ -1,4 +1,5 @@
-//! A tap in a link: it keeps a sample of the passing packets, and sends packets to both ends.
+//! A tap in a link. The tap keeps a sample of the passing packets, and sends packets to both ends
+//! of the link.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -15,14 +16,14 @@ use super::witness::Witness;
 use crate::bench::pipeline::frame;
 use crate::harness::namespaces::enter;
 
-/// Link address of all frames that the adversary sends, so that taps do not keep them.
+/// Link address of all frames that the adversary sends. Taps ignore frames with this address.
 const OWN_MAC: [u8; 6] = [2, 0xad, 0, 0, 0, 1];
-/// Interval at which a receiver checks whether the attack has ended.
+/// Interval at which a tap checks whether the attack has ended.
 const LOOK: Duration = Duration::from_millis(20);
-/// Interval between two bursts.
+/// Interval between two bursts of sent packets.
 const TURN: Duration = Duration::from_millis(1);
-/// Maximum number of packets in a burst; a sender that is late does not make up for the whole
-/// delay.
+/// Maximum number of packets in a burst. A sender that is late makes up for a part of the delay
+/// only.
 const BURST: u64 = 400;
 /// Number of bytes of the Ethernet and IPv4 headers, before the UDP header.
 const UDP_AT: usize = 14 + 20;
@@ -31,11 +32,11 @@ const PAYLOAD_AT: usize = UDP_AT + 8;
 /// An end of a link, to which a tap can send.
 #[derive(Clone, Debug)]
 pub struct End {
-    /// The name of the end's machine, and of the tap's port.
+    /// Name of the end's machine, which is also the name of the tap's port to it.
     pub name: String,
-    /// The link address.
+    /// The link address of the end.
     pub mac: [u8; 6],
-    /// The IP address.
+    /// The IP address of the end.
     pub ip: Ipv4Addr,
 }
 
@@ -46,23 +47,24 @@ pub type Sent = BTreeMap<(String, Trick, Option<Kind>), u64>;
 pub struct Shared {
     /// The sample of seen packets.
     pub hoard: RwLock<Hoard>,
-    /// The entries that appeared, and the packets that asked for them.
+    /// The entries that appeared, and the packets of the front that asked for entries.
     pub witness: Mutex<Witness>,
-    /// Receivers, sender addresses, and the adversary's key. The client's port is in `client_port`.
+    /// Receivers, sender addresses and the adversary's key. The client's port is kept in
+    /// `client_port`.
     pub field: Field,
     /// The client's address.
     pub client: Ipv4Addr,
-    /// The client's port as it was seen last; 0: it was not seen yet.
+    /// The client's port in its last packet; 0: no packet was seen yet.
     pub client_port: AtomicU16,
     /// The packets sent so far.
     pub sent: Mutex<Sent>,
-    /// Number of packets that one tap sends per second; 0: the taps only receive.
+    /// Number of packets that each tap sends per second; 0: the taps only receive.
     pub rate: AtomicU64,
-    /// Whether the adversary also sends repeated packets.
+    /// The adversary also sends repeated packets.
     pub repeats: AtomicBool,
     /// Number of packets that all taps together still have to send.
     pub left: AtomicU64,
-    /// Whether the attack has ended.
+    /// The attack has ended.
     pub over: AtomicBool,
 }
 
@@ -98,7 +100,7 @@ pub fn look(namespace: &str, port: &str, shared: &Shared) -> anyhow::Result<()> 
     let (_, mut receiver) = open(port)?;
     let mut random = fastrand::Rng::new();
     while !shared.over.load(Ordering::Relaxed) {
-        // An error means that the timeout has passed.
+        // `next` fails when its timeout has passed. The loop then goes on.
         let Some(datagram) = receiver.next().ok().and_then(parsed) else {
             continue;
         };
@@ -153,7 +155,7 @@ pub fn send(namespace: &str, ends: &[End; 2], shared: &Shared) -> anyhow::Result
     let mut field = shared.field.clone();
     let mut sent: BTreeMap<(usize, Trick, Option<Kind>), u64> = BTreeMap::new();
     let mut due = Instant::now();
-    // The number of packets that are due, in millionths.
+    // The number of packets that are due, multiplied by a million.
     let mut owed = 0;
     while !shared.over.load(Ordering::Relaxed) {
         std::thread::sleep(TURN);
@@ -199,7 +201,8 @@ pub fn send(namespace: &str, ends: &[End; 2], shared: &Shared) -> anyhow::Result
             let mut frame = frame::udp(from, to, &datagram.bytes)?;
             frame[..6].copy_from_slice(&ends[end].mac);
             frame[6..12].copy_from_slice(&OWN_MAC);
-            // The socket's buffer is full: the packet is not counted, and another one is sent.
+            // The socket's buffer is full. The packet is not counted, and another packet is sent
+            // instead.
             if ports[end]
                 .send_to(&frame, None)
                 .is_some_and(|sent| sent.is_ok())

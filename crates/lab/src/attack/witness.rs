@@ -1,5 +1,5 @@
-//! The entries that appear while no client writes, as the taps see them: which entry moved an order, and whether the
-//! front asked for it.
+//! Records the entries that the taps see while no client writes: which entry raised an order, and whether the front
+//! asked for the entry.
 //!
 //! Invariant: the numbers of kept entries, sessions and packets are bounded.
 
@@ -11,13 +11,13 @@ use pmnet_wire::{Header, Kind, Packet};
 
 /// Maximum number of entries that are kept for the report.
 const ENTRIES_MAX: usize = 32;
-/// Maximum number of sessions of the front, and of its packets, that are remembered.
+/// Maximum number of the front's sessions, and of its packets, that are remembered.
 const REMEMBERED_MAX: usize = 100_000;
 /// Length of the token in the payload of an OPEN.
 const TOKEN_LEN: usize = 8;
 
-/// The name of an entry, which is equal in the packet that asks for the entry and in the entry's APPEND. An OPEN is
-/// named by its token, any other entry by session and seq.
+/// The name of an entry, which can be read from the packet that asks for the entry and from the entry's APPEND. The
+/// name of an OPEN is its token. The name of any other entry is its session and seq.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Name {
     kind: u8,
@@ -55,17 +55,17 @@ struct Entry {
 /// The entries that the taps saw, and the packets of the front that asked for entries.
 #[derive(Debug, Default)]
 pub struct Witness {
-    /// Kinds of packets that the front has sent in each session.
+    /// For each session, the kinds of packets that the front has sent.
     sessions: BTreeMap<u64, BTreeSet<u8>>,
     /// Names of the entries that the front has asked for.
     asked: BTreeSet<Name>,
-    /// Entries above this order are kept.
+    /// Only entries above this order are kept.
     above: Option<u64>,
     entries: BTreeMap<u64, Entry>,
 }
 
 impl Witness {
-    /// Takes a genuine packet. `by_front`: the front has sent it.
+    /// Takes a genuine packet. `by_front`: the front sent the packet.
     pub fn note(&mut self, datagram: &[u8], by_front: bool) {
         let Ok(packet) = Packet::parse(datagram) else {
             return;
@@ -84,7 +84,7 @@ impl Witness {
             }
         } else if by_front {
             let entry = EntryKind::from_number(header.kind.number());
-            // Updates before the watch are of no interest.
+            // Updates from before the watch need not be kept.
             let is_of_interest = match entry {
                 EntryKind::Open | EntryKind::End => true,
                 EntryKind::Update => self.above.is_some(),
@@ -100,13 +100,13 @@ impl Witness {
         }
     }
 
-    /// From now on, entries above this order are kept.
+    /// Starts the watch: from now on, entries above this order are kept.
     pub fn watch(&mut self, above: u64) {
         self.above = Some(above);
         self.entries.clear();
     }
 
-    /// Describes the entries that were kept, and ends the watch.
+    /// Ends the watch. Returns descriptions of the entries that were kept.
     pub fn told(&mut self) -> Vec<String> {
         self.above = None;
         let entries = std::mem::take(&mut self.entries);
@@ -123,7 +123,7 @@ impl Witness {
     }
 }
 
-/// An entry in words.
+/// The description of an entry as text.
 struct Told<'a> {
     order: u64,
     entry: &'a Entry,
@@ -202,7 +202,7 @@ mod tests {
         witness.note(&append(Kind::End, 5, 2, 9, b""), false);
         witness.note(&packet(Kind::Open, 0, 0, &token), true);
         witness.note(&append(Kind::Open, 0, 0, 10, &token), false);
-        // A packet that the front did not send asks for nothing.
+        // A packet that another role sent does not count as a question of the front.
         witness.note(&packet(Kind::Update, 10, 1, b"y"), false);
         witness.note(&append(Kind::Update, 10, 1, 11, b"y"), false);
         let told = [

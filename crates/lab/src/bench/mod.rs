@@ -1,9 +1,9 @@
-//! Benchmarks, each with a command of its own. Some repeat benchmarks of the PMNet paper
-//! (protocol.md §8).
+//! Benchmarks. Each benchmark has a command of its own. Some benchmarks repeat those of the PMNet
+//! paper (protocol.md §8).
 //!
 //! Purpose: figures that can be repeated on one machine. Invariants: systems that are compared are
 //! measured in turn in one run; every figure names medium and R; every counted answer was checked.
-//! May not: contain protocol, or conceal the limits of the machine.
+//! A benchmark must not contain code of the protocol, and must not hide the limits of the machine.
 
 pub mod micro;
 pub mod packets;
@@ -12,7 +12,7 @@ pub mod pipeline;
 pub mod redis;
 pub mod traffic;
 
-/// The load average of the last minute.
+/// Returns the load average of the last minute as text.
 fn load_average() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let first = text.split_whitespace().next();

@@ -1,5 +1,4 @@
-//! The common parts of the benchmarks' pages: each page is one file, without scripts, and loads
-//! nothing.
+//! The parts that the pages of all benchmarks share. Each page is one file without scripts, and loads nothing.
 
 use crate::demo::chart::{self, escape};
 
@@ -13,10 +12,10 @@ const STYLE: &str = "
 h1 { font-size:1.4rem; margin:0 0 .3rem; } h2 { font-size:1.1rem; margin:2.2rem 0 .4rem; }
 li, small { color:var(--soft); }
 ";
-/// Number of colours of the style. Class `sN` has the colour of line N, class `kN` the colour of the line's key.
+/// Number of colours in the style sheet. Line number N has class `sN`, and its entry in the legend has class `kN`.
 pub const COLOURS: usize = 12;
 
-/// Returns an HTML page with this content, and with the notes at its end.
+/// Returns an HTML page with this content. The notes stand at its end.
 pub fn page(name: &str, heading: &str, content: &str, notes: &[String]) -> String {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\

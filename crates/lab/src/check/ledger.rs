@@ -1,4 +1,4 @@
-//! The ledger: a history, sorted by the contents that each key must have.
+//! The ledger: it derives from a history the contents that each key must have.
 
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -16,7 +16,7 @@ pub enum LedgerError {
     /// The file cannot be read.
     #[error("cannot read the history: {0}")]
     Io(#[from] std::io::Error),
-    /// A line is not a record as documented.
+    /// A line does not have the documented form of a record.
     #[error("line {0} of the history is not a record: {1}")]
     Line(u64, String),
     /// The operation does not belong to the checked workload.
@@ -31,7 +31,7 @@ pub enum LedgerError {
     },
 }
 
-/// The contents that the database must have.
+/// The contents that the database must have after a history.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     pub(super) sets: BTreeMap<String, SetSeries>,
@@ -53,8 +53,8 @@ impl Ledger {
         Ledger::default()
     }
 
-    /// Returns the part about these keys, without the counts: for set-ups of several databases,
-    /// each of which has some of the keys.
+    /// Returns the part of the ledger about these keys, without the counts. The part is for set-ups
+    /// with several databases, each of which has some of the keys.
     #[must_use]
     pub fn part(&self, is_in: impl Fn(&str) -> bool) -> Ledger {
         fn part<T: Clone>(
@@ -74,7 +74,7 @@ impl Ledger {
         }
     }
 
-    /// All keys.
+    /// Returns all keys of the ledger.
     pub fn keys(&self) -> impl Iterator<Item = &String> {
         let (sets, lists) = (self.sets.keys(), self.lists.keys());
         sets.chain(lists)
@@ -103,8 +103,8 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Adds one ended operation. The operations of one client must come in the order in which it
-    /// issued them.
+    /// Adds an operation that has ended. The operations of one client must be added in the order in
+    /// which the client issued them.
     ///
     /// # Errors
     /// Fails if the operation does not belong to the checked workload: [`LedgerError::NotChecked`].
@@ -141,7 +141,7 @@ impl Ledger {
 }
 
 fn entry<'a, T: Default>(map: &'a mut BTreeMap<String, T>, key: &str) -> &'a mut T {
-    // Two look-ups for a new key, no allocation for a known key.
+    // A key that is new needs two look-ups. A known key needs no allocation.
     if !map.contains_key(key) {
         map.insert(key.to_owned(), T::default());
     }

@@ -1,4 +1,4 @@
-//! Checks history files without a database: are they linearizable?
+//! Checks without a database whether the histories in files are linearizable.
 
 use std::path::Path;
 
@@ -6,10 +6,10 @@ use anyhow::Context;
 use pmnet_history::{KeyReport, Limits, Operation, Report, Verdict, describe};
 use serde_json::{Value, json};
 
-/// Reads a history file (`pmnet-lab load --history`, and what the history tests keep) as operations.
+/// Reads the operations in a history file. `pmnet-lab load --history` and the history tests write such files.
 ///
 /// # Errors
-/// Fails if the file cannot be read, or has an operation for which there is no model.
+/// Fails if the file cannot be read, or if it has an operation without a model.
 pub fn read_history(path: &Path) -> anyhow::Result<Vec<Operation>> {
     let read = || -> anyhow::Result<Vec<Operation>> {
         let file = std::fs::File::open(path)?;
@@ -19,7 +19,7 @@ pub fn read_history(path: &Path) -> anyhow::Result<Vec<Operation>> {
     read().with_context(|| format!("cannot check {}", path.display()))
 }
 
-/// Checks operations key by key.
+/// Checks whether the operations on each key are linearizable.
 #[must_use]
 pub fn check_history(operations: &[Operation], limits: &Limits) -> Report {
     pmnet_history::check(operations, limits)

@@ -1,20 +1,22 @@
-//! The checkers answer two questions. Was an acknowledged operation lost, applied twice, or out of
-//! order? Is a history linearizable? `pmnet-history` answers the second question, without a database; [`read_history`]
-//! and [`check_history`] read files for `pmnet-history`. The rest of this page is about the first question.
+//! The checkers answer two questions. First: was an acknowledged operation lost, applied twice, or applied out of
+//! order? Second: is a history linearizable? The second question needs no database: `pmnet-history` answers this
+//! question, from files that [`read_history`] and [`check_history`] read. The following text is about the first
+//! question.
 //!
 //! Purpose: compare a history of the checked workload ([`crate::load::CheckedOptions`]) with the final contents of the
-//! database (`docs/spec/protocol.md` §10, invariants 1 to 3). Invariants: the database is asked directly, not through
-//! pmnet; an operation of unknown outcome may be present or absent, but at most once, and in its place. The checkers
-//! never write to the database.
+//! database (`docs/spec/protocol.md` §10, invariants 1 to 3). Invariants: the checker asks the database directly, not
+//! through pmnet; an operation of unknown outcome may have had its effect once, in its place, or not at all. The
+//! checker never writes to the database.
 //!
-//! The first question can be answered because every logical client owns its keys and writes increasing numbers to them:
+//! Each logical client has keys of its own, and writes increasing numbers to them. So the final contents show which
+//! operations took effect:
 //!
 //! | operation | the database must show |
 //! |---|---|
 //! | `SET key n` | the last acknowledged n, or a later one of unknown outcome |
 //! | `RPUSH key n` | every acknowledged n once, unknown ones at most once, rising, and nothing else |
-//! | `INCR key` | each reply one more than the reply before (plus unknown ones); the final value likewise |
-//! | `SET key attempt NX` | of all attempts at most one was told OK, and that one is the holder; who was told "no" is not the holder |
+//! | `INCR key` | each reply is one higher than the reply before, plus at most one for each unknown INCR between them; the final value likewise |
+//! | `SET key attempt NX` | at most one attempt got OK, and this attempt is the holder; a refused attempt is not the holder |
 
 mod ledger;
 mod linear;
@@ -27,7 +29,7 @@ pub use verify::verify;
 
 use serde::Serialize;
 
-/// Maximum number of sentences about single findings that are kept.
+/// Maximum number of findings that are described.
 const DETAILS_MAX: usize = 20;
 
 /// The result of a check.
@@ -41,22 +43,22 @@ pub struct Verdict {
     pub unknown: u64,
     /// Number of keys that were compared.
     pub keys: u64,
-    /// Number of acknowledged effects that the database lacks.
+    /// Number of acknowledged operations whose effect the database lacks.
     pub lost: u64,
     /// Number of effects that the database has more than once.
     pub twice: u64,
     /// Number of effects that took place before an earlier effect of the same client.
     pub out_of_order: u64,
-    /// Number of effects of refused operations, or of operations that no client issued.
+    /// Number of effects that come from refused operations, or from operations that no client issued.
     pub invented: u64,
-    /// Number of locks that were given to more than one client.
+    /// Number of locks that more than one client got.
     pub shared_locks: u64,
     /// Descriptions of the first findings.
     pub details: Vec<String>,
 }
 
 impl Verdict {
-    /// Whether the check found no violation.
+    /// Returns whether the check found no violation.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.violations() == 0

@@ -1,14 +1,14 @@
-//! The values that one key must show after all operations on that key. Pure functions, so that every finding can be
-//! tested.
+//! For the operations on one key, checks the value that the database shows. The functions have no side effects, so that
+//! every finding can be tested.
 
 use super::Verdict;
 use crate::load::Outcome;
 
-/// SETs of increasing numbers to one key.
+/// The SETs of increasing numbers to one key.
 #[derive(Clone, Debug, Default)]
 pub struct SetSeries {
     acknowledged: u64,
-    /// The numbers of unknown outcome since the last acknowledged number.
+    /// The numbers with unknown outcome after the last acknowledged number.
     open: Vec<u64>,
 }
 
@@ -24,8 +24,8 @@ impl SetSeries {
         }
     }
 
-    /// `found`: the number in the database; 0 if the key does not exist, `None` if no client wrote
-    /// this value.
+    /// Checks the key. `found`: the number in the database; 0 if the key does not exist, `None` if no client wrote the
+    /// value.
     pub fn check(&self, key: &str, found: Option<u64>, verdict: &mut Verdict) {
         let expected = self.acknowledged;
         match found {
@@ -46,7 +46,7 @@ impl SetSeries {
     }
 }
 
-/// RPUSHes of unique, increasing numbers to one list.
+/// The RPUSHes of unique, increasing numbers to one list.
 #[derive(Clone, Debug, Default)]
 pub struct ListSeries {
     acknowledged: Vec<u64>,
@@ -96,11 +96,10 @@ impl ListSeries {
     }
 }
 
-/// Increments of one counter by one client.
+/// The INCRs of one counter by one client.
 #[derive(Clone, Debug, Default)]
 pub struct CounterSeries {
-    /// Replies of the acknowledged increments, each with the number of increments of unknown outcome since the previous
-    /// reply.
+    /// Replies of the acknowledged INCRs. Each has the number of INCRs with unknown outcome since the reply before.
     replies: Vec<(Option<u64>, u64)>,
     open: u64,
 }
@@ -114,8 +113,7 @@ impl CounterSeries {
         }
     }
 
-    /// `found`: the counter's final value; 0 if the key does not exist, `None` if the value is no
-    /// number.
+    /// Checks the counter. `found`: its final value; 0 if the key does not exist, `None` if the value is not a number.
     pub fn check(&self, key: &str, found: Option<u64>, verdict: &mut Verdict) {
         let mut last = 0;
         for (reply, open) in &self.replies {
@@ -151,7 +149,7 @@ impl CounterSeries {
     }
 }
 
-/// One lock, tried with SET NX in many attempts.
+/// The attempts of clients to take one lock with SET NX.
 #[derive(Clone, Debug, Default)]
 pub struct LockSeries {
     winners: Vec<u64>,
@@ -169,8 +167,8 @@ impl LockSeries {
         }
     }
 
-    /// `holder`: the attempt that the database names as holder; `None`: the lock is free;
-    /// `Some(None)`: the value is no attempt.
+    /// Checks the lock. `holder`: the attempt that the database names as holder; `None`: the lock is free;
+    /// `Some(None)`: the value in the database is not an attempt.
     pub fn check(&self, key: &str, holder: Option<Option<u64>>, verdict: &mut Verdict) {
         if self.winners.len() > 1 {
             verdict.shared_locks += 1;

@@ -8,15 +8,15 @@ use super::Verdict;
 use super::ledger::Ledger;
 use crate::resp::{Client, Reply, write_command};
 
-/// Number of keys that are read in one pipeline.
+/// Number of keys that one pipeline reads.
 const KEYS_PER_READ: usize = 500;
-/// Number of list elements that are read by one LRANGE.
+/// Number of list elements that one LRANGE reads.
 const ITEMS_PER_READ: usize = 10_000;
-/// Maximum number of elements of one list that are read.
+/// Maximum number of elements that are read from one list.
 const ITEMS_MAX: usize = 50_000_000;
 
 /// Compares the ledger with the database to which `reader` is connected. No client may write to the
-/// database meanwhile.
+/// database during this time.
 ///
 /// # Errors
 /// Fails if the reader's connection fails. A missing or wrong value is a finding, not an error.
@@ -96,7 +96,7 @@ fn number(bytes: &[u8]) -> Option<u64> {
     std::str::from_utf8(bytes).ok()?.parse().ok()
 }
 
-/// Parses a number that is padded with dots; `None` for a torn or mixed value.
+/// Parses a number that is padded with dots. Returns `None` if the value is torn or mixed.
 fn padded_number(bytes: &[u8]) -> Option<u64> {
     let end = bytes
         .iter()

@@ -25,7 +25,7 @@ pub struct AttackArgs {
     /// How the devices process packets.
     #[arg(long, value_enum, default_value_t = Mode::Relay)]
     mode: Mode,
-    /// Which updates the head shows to readers, as `pmnet redis --cache` says.
+    /// Which updates the head shows to readers: the value of `pmnet redis --cache`.
     #[arg(long, value_enum, default_value_t = Cache::Pending)]
     cache: Cache,
     /// Number of devices in the chain.
@@ -34,7 +34,7 @@ pub struct AttackArgs {
     /// Number of packets that the adversary sends.
     #[arg(long, default_value_t = 1_000_000)]
     packets: u64,
-    /// Number of packets that the adversary sends in a second.
+    /// Number of packets that the adversary sends per second.
     #[arg(long, default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     rate: u64,
     /// Run the chain without keys, to see the effects of the attack.
@@ -48,7 +48,7 @@ pub struct AttackArgs {
     json: bool,
 }
 
-/// Attacks; false if a packet had an effect.
+/// Runs the attack. Returns false if a packet had an effect.
 pub fn main(args: &AttackArgs) -> anyhow::Result<bool> {
     let plan = Plan {
         mode: args.mode,

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::check::{Ledger, check_history, read_history, report_json, report_table, verify};
 use crate::resp::Client;
 
-/// Longest time of one call to the database.
+/// Deadline of one call to the database.
 const CALL_MAX: Duration = Duration::from_secs(20);
 
 const EXAMPLES: &str = "\
@@ -59,7 +59,7 @@ pub struct CheckArgs {
     json: bool,
 }
 
-/// Runs the checks; returns false if a check found something, or is not decided.
+/// Runs the checks. Returns false if a check found a violation, or is undecided.
 pub fn main(args: &CheckArgs) -> anyhow::Result<bool> {
     match (&args.history, &args.redis) {
         (Some(history), Some(redis)) => compare(history, redis, args.json),

@@ -12,7 +12,7 @@ Example: the highest rate of redis-benchmark on this machine
   pmnet-lab resp-limit --listen 127.0.0.1:7000 &
   redis-benchmark -p 7000 -t set,get -c 16 -d 100";
 
-/// Longest `--spin-us`: a second.
+/// Maximum value of `--spin-us`: a second.
 const SPIN_US_MAX: u64 = 1_000_000;
 
 /// Options of `pmnet-lab resp-limit`.
@@ -31,7 +31,7 @@ pub struct LimitArgs {
     spin_us: u64,
 }
 
-/// Serves until asked to end.
+/// Serves until the process gets a signal to end.
 pub fn main(args: &LimitArgs) -> anyhow::Result<bool> {
     let listen = address("--listen", &args.listen)?;
     if args.value_bytes > VALUE_BYTES_MAX {
@@ -45,7 +45,7 @@ pub fn main(args: &LimitArgs) -> anyhow::Result<bool> {
     let mut limit = Limit::bind(listen, args.value_bytes, spin)?;
     let stopper = limit.stopper();
     call_on_signals(move || {
-        // Fails only if the loop is gone already.
+        // The wake-up fails only if the server's loop has already ended.
         let _ = stopper.wake();
     })?;
     println!("ready resp-limit listen={}", limit.local_addr()?);

@@ -46,7 +46,7 @@ pub struct LoadArgs {
     /// Number of commands in flight on each connection.
     #[arg(long, default_value_t = 1)]
     pipeline: usize,
-    /// Open loop: operations a second over all clients.
+    /// Open loop: operations per second of all clients together.
     #[arg(long, value_name = "OPS")]
     rate: Option<f64>,
     /// Duration of the measurement in seconds.
@@ -106,7 +106,7 @@ pub struct LoadArgs {
     json: bool,
 }
 
-/// Runs the load; false if nothing at all was acknowledged.
+/// Runs the load. Returns false if no operation was acknowledged.
 pub fn main(args: &LoadArgs) -> anyhow::Result<bool> {
     let options = options(args)?;
     let stop = on_signals()?;

@@ -1,7 +1,7 @@
 //! The command line of pmnet-lab: its commands, and the module of each.
 //!
-//! Exit codes: 0: the command succeeded; 1: it failed, or a check found a problem (a sentence on stderr describes the
-//! problem and says what to do); 2: the command line is wrong.
+//! Exit codes: 0 if the command succeeded; 1 if it failed, or if a check found a problem; 2 if the command line is
+//! wrong. With exit code 1, a sentence on stderr describes the problem and says what to do.
 
 mod attack;
 mod bench;
@@ -52,7 +52,7 @@ enum Command {
     Guarded(crate::harness::GuardArgs),
 }
 
-/// Runs the command line of this process.
+/// Parses the command line of this process, and runs the command.
 #[must_use]
 pub fn main() -> ExitCode {
     let cli = match pmnet_cli::parse::<Cli>() {

@@ -55,7 +55,7 @@ enum Action {
     Down,
 }
 
-/// Carries out the command.
+/// Runs the command.
 pub fn main(command: &TestbedCommand) -> anyhow::Result<bool> {
     match &command.action {
         Action::Up {

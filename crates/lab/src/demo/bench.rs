@@ -1,4 +1,4 @@
-//! The measurements of the demo by redis-benchmark, the tool that Redis users know.
+//! The demo's measurements with redis-benchmark, the tool that Redis users know.
 
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
@@ -18,11 +18,10 @@ const RUN_SECONDS: f64 = 0.5;
 const REQUESTS: (u64, u64) = (200, 200_000);
 /// Time after which a run is given up.
 const RUN_MAX: Duration = Duration::from_secs(15);
-/// Interval at which the end of a run is checked.
+/// Interval at which this process checks whether a run has ended.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Runs redis-benchmark for every cell, with the number of requests that follows from the measured
-/// rate.
+/// Runs redis-benchmark for every cell. The number of requests follows from the measured rate.
 pub fn all(
     plan: &Plan,
     running: &[Running],
@@ -74,7 +73,8 @@ fn one(
         .spawn()
         .context("cannot start it")?;
     let deadline = Instant::now() + RUN_MAX;
-    // redis-benchmark prints only a few lines, which the pipe holds until it has ended.
+    // redis-benchmark prints only a few lines. The lines fit into the pipe, so they can be read
+    // after its end.
     while child.try_wait()?.is_none() {
         if Instant::now() >= deadline {
             child.kill()?;

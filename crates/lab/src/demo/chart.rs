@@ -1,7 +1,7 @@
-//! Latency CDFs as inline SVG, with logarithmic time and a line for each stack. Colours are CSS variables of the page,
-//! so the same picture serves a light and a dark page.
+//! Latency CDFs as inline SVG. The time axis is logarithmic, and each stack has a line. The colours are CSS variables
+//! of the page, so one picture works on light and dark pages.
 
-/// The common style of all pages with charts and tables; each page defines its own colours.
+/// The style that all pages with charts and tables share. Each page defines its own colours.
 pub const STYLE: &str = "
 * { box-sizing: border-box; }
 body { margin:0 auto; padding:2rem 1rem 4rem; max-width:62rem; background:var(--page);
@@ -18,7 +18,7 @@ polyline { fill:none; stroke-width:2; stroke-linejoin:round; }
 
 /// One line of a chart.
 pub struct Series<'a> {
-    /// The name of the stack that it shows.
+    /// Name of the stack that the line shows.
     pub name: &'a str,
     /// Points (microseconds, fraction of operations at or below this time), in rising order.
     pub points: &'a [(f64, f64)],
@@ -26,14 +26,14 @@ pub struct Series<'a> {
     pub colour: usize,
 }
 
-/// Width of a chart, in its own units.
+/// Width of a chart, in the units of the SVG.
 pub const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 300.0;
 const LEFT: f64 = 52.0;
 const RIGHT: f64 = 16.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 40.0;
-/// Fraction of the operations that the chart shows; the slowest ones may lie beyond its right edge.
+/// Fraction of the operations that the chart shows. The slowest operations may lie beyond its right edge.
 const CUT: f64 = 0.999;
 
 struct Axis {
@@ -181,7 +181,7 @@ mod tests {
             .map(|place| place.split_once(',').unwrap())
             .map(|(x, y)| (x.parse().unwrap(), y.parse().unwrap()))
             .collect();
-        // The slowest operation lies beyond the cut.
+        // The slowest operation lies beyond the right edge of the chart.
         assert_eq!(places.len(), 3);
         for pair in places.windows(2) {
             assert!(pair[0].0 <= pair[1].0 && pair[0].1 >= pair[1].1);

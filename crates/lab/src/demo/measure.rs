@@ -1,5 +1,4 @@
-//! Measures latency, throughput and CPU time of every stack, in turn, in several rounds; the
-//! results are medians.
+//! Measures latency, throughput and CPU time of every stack, in turn, in several rounds. The results are medians.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,7 +13,7 @@ use crate::setup::Running;
 #[derive(Default)]
 struct Rounds {
     summaries: Vec<Summary>,
-    /// CPU time of each process, client side first.
+    /// CPU time of each process in nanoseconds. The processes on the client's side come first.
     cpu_ns: Vec<(String, u64)>,
     own_cpu_ns: u64,
     drain: Duration,
@@ -84,15 +83,15 @@ fn one(
         .iter()
         .map(|(_, process)| process.cpu_ns())
         .collect();
-    // The load may run in a thread of its own, whose CPU time is lost when the thread ends. The CPU time of the load is
-    // therefore measured separately.
+    // If the load runs in a thread of its own, the CPU time of this thread can no longer be read after its end. So the
+    // CPU time of the load is measured separately.
     let (summary, own_cpu_ns) = running.inside(|| {
         let own = cpu_ns(std::process::id());
         let summary = run(&options, Hooks::default(), stop)?;
         Ok((summary, cpu_ns(std::process::id()).saturating_sub(own)))
     })?;
-    // Operations that were acknowledged early are applied later. This work belongs to the present measurement, and must
-    // not disturb the next measurement.
+    // Operations that were acknowledged early are applied later. Their CPU time belongs to this measurement, and the
+    // operations must not disturb the next measurement.
     let loaded = Instant::now();
     running.settle()?;
     rounds.drain = rounds.drain.max(loaded.elapsed());

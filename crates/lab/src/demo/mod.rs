@@ -1,9 +1,10 @@
-//! `pmnet-lab demo` (and `make demo`): measure, kill, check, report, on this machine, in a minute and a half.
+//! `pmnet-lab demo` (and `make demo`): measures, kills processes, checks the data and writes a report, on this machine,
+//! in a minute and a half.
 //!
-//! Purpose: show a Redis user the difference in latency and the guarantee. Invariants: the baseline
-//! is a real Redis on the same disk in the same run, measured in turn with pmnet; every figure
-//! names medium and R; the verdict comes from a reader that asks the database directly; the exit
-//! code is 1 on any violation. May not: hide the limits of this machine.
+//! Purpose: show a Redis user the difference in latency, and the guarantee. Invariants: the baseline is a real Redis on
+//! the same disk, measured in turn with pmnet in the same run; every figure names medium and R; the verdict comes from
+//! a reader that asks the database directly; the exit code is 1 on any violation. The demo must not hide the limits of
+//! this machine.
 
 mod bench;
 pub(crate) mod chart;
@@ -68,10 +69,10 @@ pub struct DemoArgs {
     json: bool,
 }
 
-/// Runs the demo; false on any violation.
+/// Runs the demo. Returns false if a violation was found.
 ///
 /// # Errors
-/// A process that does not start or come back, or a report that cannot be written.
+/// Fails if a process does not start or does not come back, or if a report cannot be written.
 pub fn main(args: &DemoArgs) -> anyhow::Result<bool> {
     let start = Instant::now();
     let stop = on_signals()?;

@@ -1,7 +1,8 @@
-//! `latency.svg`: the SET latencies of one client, as one self-contained picture.
+//! Draws `latency.svg`: the SET latencies of one client, as one picture in one file.
 //!
-//! Purpose: a picture for a README. A README's picture cannot use a page's style sheet, so colours
-//! and legend are in the file; they are readable on a light and on a dark background.
+//! Purpose: a picture for a README. A picture in a README cannot use the style sheet of a page, so
+//! the file has its own colours and legend. Colours and legend are readable on light and on dark
+//! backgrounds.
 
 use super::chart::{Series, WIDTH, cdf, escape};
 use super::outcome::Outcome;
@@ -13,7 +14,7 @@ const COLOURS: [&str; 8] = [
 ];
 /// Height of a line of the legend.
 const LINE: f64 = 18.0;
-/// Height of the chart below the legend, in the chart's own units.
+/// Height of the chart below the legend, in the units of the SVG.
 const CHART: f64 = 300.0;
 
 /// Returns the picture; `None` if no SET with one client was measured.

@@ -12,19 +12,19 @@ use crate::setup::{Place, ValueBytes};
 pub const VALUE_BYTES: usize = 100;
 /// Number of different keys.
 pub const KEYS: u64 = 10_000;
-/// Name of the set-up that bounds the speed of any server on this machine.
+/// Name of the set-up whose server is the upper bound on this machine.
 const LIMIT: &str = "resp-limit (no data)";
-/// A note about this set-up.
+/// A note about the set-up `resp-limit`.
 const LIMIT_NOTE: &str = "resp-limit: a process that answers SET and GET at once and keeps nothing: what is left of a \
      server of Redis's protocol on this machine, with this client, that does nothing else";
-/// Redis on the loopback interface, with which pmnet on the loopback interface is compared.
+/// Redis on the loopback interface. pmnet on the loopback interface is compared with this set-up.
 const DIRECT: &str = "Redis, appendfsync always (direct)";
 /// A note about the set-ups over links.
 const LINKS: &str = "NIC, switch: the log is memory of the kernel, and an XDP program acknowledges; client and \
      server are network namespaces joined by a veth pair, with front and load at the client's end. They are compared \
      with a Redis at the other end of such a link (no switch in between, which is in its favour). CPU time of the program \
      in the kernel is part of whoever's packet it was";
-/// Redis over a link, with which pmnet over links is compared.
+/// Redis over a link. pmnet over links is compared with this set-up.
 const DIRECT_LINK: &str = "Redis, always (direct, over a link)";
 
 /// One set-up that is measured.
@@ -32,20 +32,20 @@ const DIRECT_LINK: &str = "Redis, always (direct, over a link)";
 pub struct Stack {
     /// The name, with medium and R.
     pub name: &'static str,
-    /// The place of the clients, and the parts of the set-up.
+    /// The machine of the clients, and the parts of the set-up.
     pub place: Place,
-    /// The name of the set-up that is its baseline.
+    /// The name of the set-up that is the baseline; `None`: the set-up has no baseline.
     pub base: Option<&'static str>,
 }
 
 impl Stack {
-    /// Whether the set-up's clients are at the other end of a link.
+    /// Returns whether the clients of the set-up are at the other end of a link.
     pub const fn is_linked(&self) -> bool {
         self.place.is_linked()
     }
 
-    /// Whether this operation is measured with this set-up. Redis answers reads in every set-up, so
-    /// reads are measured only on the loopback interface.
+    /// Returns whether this operation is measured with this set-up. Redis answers reads in every
+    /// set-up, so reads are measured only on the loopback interface.
     pub fn measures(&self, operation: Op) -> bool {
         !self.is_linked() || operation == Op::Set
     }
@@ -58,7 +58,7 @@ pub struct Plan {
     pub stacks: Vec<Stack>,
     pub operations: Vec<Op>,
     pub clients: Vec<usize>,
-    /// Number of rounds over all stacks; figures are medians over them.
+    /// Number of rounds over all stacks. The figures are medians over the rounds.
     pub rounds: usize,
     pub duration: Duration,
     pub warmup: Duration,
@@ -163,15 +163,15 @@ impl Plan {
         self.stacks.iter().find(|stack| stack.name == name)
     }
 
-    /// Returns the approximate duration of the measurements: the runs, and the starts, fills and
-    /// waits between them.
+    /// Returns the approximate duration of the measurements: the runs, the starts, the initial
+    /// writes and the waits between runs.
     pub fn lasts(&self) -> Duration {
         let around = Duration::from_millis(150);
         let runs = u32::try_from(self.steps()).unwrap_or(u32::MAX);
         (self.warmup + self.duration + around).saturating_mul(runs)
     }
 
-    /// Number of progress steps of the measurements.
+    /// Returns the number of progress steps of the measurements.
     pub fn steps(&self) -> u64 {
         let measured = |operation: &Op| {
             let all = self.stacks.iter();

@@ -1,4 +1,4 @@
-//! `report.html`: one file, no scripts, nothing loaded from elsewhere.
+//! `report.html`: one file without scripts, which loads nothing.
 
 use super::chart::{self, Series, cdf, escape};
 use super::outcome::{Cell, Outcome};
@@ -17,7 +17,7 @@ p, li { color:var(--soft); } .verdict { font-size:1.15rem; font-weight:600; }
 .good { color:var(--good); } .bad { color:var(--bad); }
 ";
 
-/// Returns the page.
+/// Returns the page as HTML.
 pub fn html(plan: &Plan, outcome: &Outcome) -> String {
     let mut page = String::from(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\

@@ -1,4 +1,4 @@
-//! The set-ups of the demo, started together.
+//! Starts the set-ups of the demo together.
 
 use std::path::Path;
 
@@ -7,8 +7,9 @@ use super::view::View;
 use crate::harness::Binaries;
 use crate::setup::{Running, sweep};
 
-/// Starts all stacks of the plan. Set-ups over links are optional: if one of them cannot be started
-/// here, all of them are removed from the plan, and a note gives the reason.
+/// Starts all stacks of the plan. Set-ups over links are optional. If one such set-up cannot be
+/// started on this machine, all set-ups over links are removed from the plan, and a note gives the
+/// reason.
 pub fn start_all(
     plan: &mut Plan,
     binaries: &Binaries,

@@ -3,7 +3,7 @@
 use super::outcome::{Cell, Outcome};
 use super::plan::Plan;
 
-/// The ratio of the baseline's figure and this figure, as text; empty for the baseline itself.
+/// Returns the baseline's figure divided by this figure, as text; empty for the baseline itself.
 pub fn ratio(base: Option<f64>, this: f64) -> String {
     match base {
         Some(base) if this > 0.0 => format!("{:.1}×", base / this),

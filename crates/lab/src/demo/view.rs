@@ -1,4 +1,5 @@
-//! The live view: a bar with one line of text on a terminal, lines of text elsewhere.
+//! The live view. On a terminal the view is a progress bar with one line of text. Elsewhere the
+//! view is lines of text.
 
 use std::cell::RefCell;
 use std::io::IsTerminal;
@@ -34,7 +35,7 @@ impl View {
         }
     }
 
-    /// Prints a sentence that stays.
+    /// Prints a sentence that stays on the screen.
     pub fn say(&self, text: &str) {
         if self.quiet {
             return;
@@ -46,11 +47,12 @@ impl View {
         }
     }
 
-    /// Shows the present step, and by how many steps the bar advances.
+    /// Shows the present step. `steps`: the number of steps by which the bar advances.
     pub fn step(&self, text: &str, steps: u64) {
         self.bar.inc(steps);
         self.bar.set_message(text.to_owned());
-        // Counters change ten times a second, so without a terminal only the steps are printed.
+        // Counters in the text change ten times a second, so without a terminal only new steps are
+        // printed.
         if self.plain && !self.quiet && steps > 0 && *self.last.borrow() != text {
             println!("{text}");
             text.clone_into(&mut self.last.borrow_mut());

@@ -1,12 +1,12 @@
-//! The binaries that the harness starts: the product, and this laboratory, through which the
-//! harness starts programs.
+//! The binaries that the harness starts: the product, and `pmnet-lab`. The harness starts every
+//! program through `pmnet-lab`.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-/// Environment variable with the path of the product, if the product is not in the laboratory's
-/// folder.
+/// Environment variable with the path of the product, if the product is not in the folder of
+/// `pmnet-lab`.
 pub const PRODUCT: &str = "PMNET_BINARY";
 
 /// Paths of the binaries.
@@ -19,7 +19,7 @@ pub struct Binaries {
 }
 
 impl Binaries {
-    /// Returns the binary of the running laboratory, and that of the product.
+    /// Returns the running `pmnet-lab`, and the product.
     ///
     /// # Errors
     /// Fails if one of the binaries does not exist.
@@ -28,8 +28,7 @@ impl Binaries {
         Binaries::beside(&lab)
     }
 
-    /// Returns this laboratory and the product, which is in the folder of the laboratory or at the
-    /// path in `PMNET_BINARY`.
+    /// Returns this `pmnet-lab`, and the product in its folder or at the path in `PMNET_BINARY`.
     ///
     /// # Errors
     /// Fails if the product does not exist.

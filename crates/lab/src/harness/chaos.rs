@@ -1,4 +1,4 @@
-//! Checked load while processes are killed, then the verdict.
+//! Runs checked load while processes are killed, then checks the data.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,16 +12,16 @@ use crate::check::{Ledger, Verdict, verify};
 use crate::load::{CheckedOptions, Hooks, Options, Progress, Summary, Workload, run};
 use crate::resp::{Client, Reply};
 
-/// Time between two updates of the view.
+/// Interval between two updates of the display.
 const LOOK: Duration = Duration::from_millis(100);
-/// Time after the load within which all acknowledged updates must have reached the database.
+/// Time after the load within which the database must have applied all acknowledged updates.
 const SETTLE_MAX: Duration = Duration::from_secs(30);
-/// Deadline of one attempt to read through the front while settling.
+/// Deadline of one attempt to read through the front after the load.
 const SETTLE_TRY: Duration = Duration::from_secs(10);
-/// Time between two reads while settling.
+/// Pause between two such attempts.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 
-/// The device that joins the chain for a lost one.
+/// The device that replaces a lost device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Joiner {
     /// A device that was not in the chain before.
@@ -32,23 +32,23 @@ pub enum Joiner {
     Returned,
 }
 
-/// A device is lost for good, and another device joins.
+/// A device is lost for good, and another device joins the chain.
 #[derive(Clone, Copy, Debug)]
 pub struct Replacement {
-    /// The lost device's position in the chain, from 0.
+    /// Position of the lost device in the chain, counted from 0.
     pub place: usize,
-    /// The device that joins at the end.
+    /// The device that joins at the end of the chain.
     pub joiner: Joiner,
 }
 
-/// Minimum number of acknowledged operations, even on a slow machine. A run with fewer operations
-/// proves nothing ([`Options::acknowledged_min`]).
+/// Minimum number of acknowledged operations, even on a slow machine. Fewer operations prove nothing
+/// ([`Options::acknowledged_min`]).
 pub const ACKNOWLEDGED_MIN: u64 = 200;
 
 /// The load and the faults of a run.
 #[derive(Clone, Debug)]
 pub struct ChaosPlan {
-    /// Minimum duration of the load; it goes on until [`ACKNOWLEDGED_MIN`] is reached.
+    /// Minimum duration of the load. The load continues until [`ACKNOWLEDGED_MIN`] is reached.
     pub duration: Duration,
     /// Number of connections.
     pub clients: usize,
@@ -56,37 +56,37 @@ pub struct ChaosPlan {
     pub pipeline: usize,
     /// Deadline of one operation.
     pub deadline: Duration,
-    /// Processes that are killed in turn, as often as the time allows.
+    /// Processes that are killed by turns until the load ends.
     pub victims: Vec<Role>,
     /// Time from one kill to the next.
     pub interval: Duration,
     /// Time from a kill to the restart.
     pub down: Duration,
-    /// Devices that are lost for good after half of the time ([`Cluster::lose`]).
+    /// Devices that are lost for good at half of the time ([`Cluster::lose`]).
     pub lose_at_half: Vec<usize>,
-    /// Replacements, one after the other during the load. The load must be long enough for all replacements.
+    /// Replacements, one after the other, during the load. The load must last long enough for all of them.
     pub replacements: Vec<Replacement>,
-    /// Processes that change to another build of the product, one after the other during the load.
-    /// The load must be long enough for all these changes.
+    /// Processes that are replaced by another build of the product, one after the other, during the load. The load must
+    /// last long enough for all of them.
     pub exchanges: Vec<(Role, PathBuf)>,
-    /// Size of a SET value in bytes; values that exceed a packet travel in fragments.
+    /// Size of a SET value in bytes. A value that does not fit into a packet is sent in fragments.
     pub value_bytes: usize,
     /// Seed of the load, and part of its key prefix.
     pub seed: u64,
 }
 
-/// The results of a run.
+/// The results of a run with faults.
 #[derive(Clone, Debug)]
 pub struct ChaosReport {
-    /// The load generator's own figures.
+    /// The figures of the load generator.
     pub summary: Summary,
-    /// The verdict from the contents of the database.
+    /// The verdict on the contents of the database.
     pub verdict: Verdict,
     /// Number of kills of each process.
     pub kills: Vec<(Role, u32)>,
 }
 
-/// The progress of a run, for a display.
+/// The progress of a run, for display.
 #[derive(Clone, Debug)]
 pub struct ChaosView {
     /// Fraction of the time that has passed, 0 to 1.
@@ -95,15 +95,15 @@ pub struct ChaosView {
     pub acknowledged: u64,
     /// Number of kills so far.
     pub kills: u32,
-    /// The last event.
+    /// Description of the last event.
     pub event: String,
 }
 
-/// Runs load, kills and restarts processes, lets the set-up settle, and checks. Must be called from
-/// the thread that started the cluster (see [`super`]).
+/// Runs the load, kills and restarts processes, waits until the database has applied all updates, and checks the data.
+/// Must be called from the thread that started the cluster (see [`super`]).
 ///
 /// # Errors
-/// A process that does not come back, a load that cannot run, a database that cannot be read.
+/// Fails if a process does not come back, if the load cannot run, or if the database cannot be read.
 pub fn chaos(
     cluster: &mut Cluster,
     plan: &ChaosPlan,
@@ -133,7 +133,7 @@ pub fn chaos(
         });
         let kills = kill_in_turn(cluster, plan, &ended, &acknowledged, &mut view);
         if kills.is_err() {
-            // Without this flag the load would continue on a broken cluster.
+            // The flag ends the load. Otherwise the load would continue on a broken cluster.
             stop.store(true, Ordering::Relaxed);
         }
         let loaded = load
@@ -194,7 +194,7 @@ fn kill_in_turn(
     };
     let mut turns = (0..kills.len()).cycle();
     let mut next_kill = start + plan.interval;
-    // The process that is killed last must be back while the load still runs.
+    // The process that is killed last must serve again before the load ends.
     let last_kill = start + plan.duration.saturating_sub(plan.down + plan.interval / 2);
     let mut to_lose = Some(plan.lose_at_half.as_slice()).filter(|lost| !lost.is_empty());
     let mut replacements = plan.replacements.iter();
@@ -247,7 +247,7 @@ fn kill_in_turn(
     Ok(kills)
 }
 
-/// Loses a device for good, goes on without it for a moment, and lets another device join.
+/// Loses a device for good, continues without it for a moment, and lets another device join.
 fn replace(cluster: &mut Cluster, replacement: Replacement) -> anyhow::Result<()> {
     let chain = cluster.chain();
     let lost = *chain
@@ -265,16 +265,17 @@ fn replace(cluster: &mut Cluster, replacement: Replacement) -> anyhow::Result<()
     }
 }
 
-/// Waits until all acknowledged updates have reached the database.
+/// Waits until the database has applied all acknowledged updates.
 ///
 /// # Errors
-/// Fails if the database lacks some of the acknowledged updates after [`SETTLE_MAX`].
+/// Fails if the database still lacks acknowledged updates after [`SETTLE_MAX`].
 pub fn settle(cluster: &Cluster) -> anyhow::Result<()> {
     drained(cluster.endpoint()?)
 }
 
-/// Waits until all acknowledged updates of the front at `endpoint` have reached the database. The function uses a read
-/// without keys, which is answered only when all earlier updates are applied (`docs/spec/protocol.md` §2 rule 8).
+/// Waits until the database has applied all acknowledged updates of the front at `endpoint`. For this purpose the
+/// function sends a read without keys, which is answered only after all earlier updates are applied
+/// (`docs/spec/protocol.md` §2 rule 8).
 ///
 /// # Errors
 /// Fails if the read is not answered in time.
@@ -283,10 +284,10 @@ pub fn drained(endpoint: SocketAddr) -> anyhow::Result<()> {
     answered(endpoint, SETTLE_MAX, &["DBSIZE"], is_count).context("the log does not drain")
 }
 
-/// Waits until `endpoint` gives the right answer to `command`, for at most this time.
+/// Waits, at most for this time, until `endpoint` gives the right answer to `command`.
 ///
 /// # Errors
-/// The last answer, or the reason why there was no answer.
+/// Returns the last answer as an error, or the reason why there was no answer.
 pub fn answered(
     endpoint: SocketAddr,
     wait: Duration,

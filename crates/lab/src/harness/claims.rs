@@ -1,16 +1,14 @@
-//! Exclusive resources of a machine: ports for the processes that tests and the demo start, and
-//! turns (locks by name). The module uses only the standard library, because the tests of several
-//! crates include it by its path.
+//! Exclusive resources of a machine: ports for the processes that tests and the demo start, and named locks (turns).
+//! The module uses only the standard library, because the tests of several crates include the file by its path.
 //!
-//! A port that was found free and closed again may have another owner by the time of its use. A
-//! number is therefore first *claimed* among all processes of the machine (strictly, of the network
-//! namespace, as ports are). The claim is an abstract Unix socket whose name contains the number.
-//! The claim lasts as long as [`Port`] lives, and the kernel removes the socket even if its owner is killed. The
-//! numbers are below the range that the kernel assigns automatically. Otherwise a client's socket could take the port
-//! of a process that is killed and restarts.
+//! A port that was just found free may be taken before it is used. So a process first *claims* the number. The claim
+//! excludes all other processes of the network namespace, which is usually the machine. The claim is an abstract Unix
+//! socket whose name contains the number. The claim lasts as long as [`Port`] exists. If the owner of the socket is
+//! killed, the kernel removes the socket. The numbers are below the range from which the kernel assigns ports
+//! automatically. Otherwise a client's socket could take the port of a process that is killed and restarted.
 //!
-//! A claim separates only processes that use claims. A process that waits for a server must still
-//! check that it reaches the server that it started.
+//! A claim excludes only processes that use claims. So a process that waits for a server must still check that it
+//! reaches the server that it started.
 
 use std::io::{Error, ErrorKind};
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
@@ -21,17 +19,17 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-/// The first port number that is given out.
+/// The first port number that can be claimed.
 const FIRST: u16 = 10_000;
-/// By default Linux does not assign numbers below this number automatically.
+/// The end of the range. By default Linux assigns no number below this end automatically.
 const END: u16 = 32_000;
-/// If the range has fewer numbers than this, the kernel's own range is used, too.
+/// If fewer numbers than this can be claimed, the numbers of the kernel's own range are also used.
 const RANGE_MIN: u16 = 1_000;
 
 /// Interval at which a waiting process checks whether its turn has come.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Takes a kernel name that can have only one owner.
+/// Takes a name in the kernel that can have only one owner.
 fn own(name: &str) -> std::io::Result<UnixDatagram> {
     UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name)?)
 }
@@ -43,10 +41,10 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Waits until no other process has this turn.
+    /// Waits until no other process has this turn, and takes it.
     ///
     /// # Errors
-    /// Fails if another process has kept the turn for the whole time `wait`.
+    /// Fails if another process has the turn during the whole time `wait`.
     pub fn wait(name: &str, wait: Duration) -> std::io::Result<Turn> {
         let until = Instant::now() + wait;
         loop {
@@ -60,7 +58,7 @@ impl Turn {
     }
 }
 
-/// A port number of 127.0.0.1, for TCP and UDP, that no other claimant has while this value lives.
+/// A port number of 127.0.0.1, for TCP and UDP. While this value exists, no other process can claim the number.
 #[derive(Debug)]
 pub struct Port {
     number: u16,
@@ -68,16 +66,17 @@ pub struct Port {
 }
 
 impl Port {
-    /// Claims a port that is not in use.
+    /// Claims a port that no process uses.
     ///
     /// # Errors
     /// Fails if all ports are claimed or in use.
     pub fn claim() -> std::io::Result<Port> {
-        /// The number of ports that this process has tried. So the process does not soon try the same number again.
+        /// Number of ports that this process has tried. The count makes the process try other numbers before it tries a
+        /// number again.
         static TRIED: AtomicU16 = AtomicU16::new(0);
         let range = range();
         let count = range.end - range.start;
-        // Each process begins at another number.
+        // Each process begins the search at another number.
         let start = std::process::id().wrapping_mul(1_009) % u32::from(count);
         let start = u16::try_from(start).unwrap_or(0);
         (0..count)
@@ -98,8 +97,7 @@ impl Port {
 
     fn take(number: u16) -> Option<Port> {
         let claim = own(&format!("pmnet-port-{number}")).ok()?;
-        // The port belongs to a process that does not use claims, or to a server that outlived its
-        // test.
+        // A process without claims uses the port, or a server that outlived its test.
         let place = (Ipv4Addr::LOCALHOST, number);
         let free = UdpSocket::bind(place).is_ok() && TcpListener::bind(place).is_ok();
         free.then_some(Port {
@@ -122,7 +120,7 @@ pub fn lasting() -> std::io::Result<u16> {
     Ok(number)
 }
 
-/// Returns the numbers that the kernel does not assign automatically.
+/// Returns the range of numbers that the kernel does not assign automatically.
 fn range() -> Range<u16> {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
     let kernels = text.ok().and_then(|text| {

@@ -22,7 +22,7 @@ use crate::resp::Client;
 pub const READY_MAX: Duration = Duration::from_secs(15);
 /// Maximum length of a chain (`docs/spec/protocol.md`).
 pub const DEVICES_MAX: usize = 3;
-/// The line of a device that has erased its log and may be wired into the chain.
+/// Part of the line that a device prints when it has erased its log and can join the chain.
 const READY_TO_JOIN: &str = "is ready to join";
 /// Deadline of each call of the reader.
 const READER_MAX: Duration = Duration::from_secs(20);
@@ -34,24 +34,23 @@ pub enum StoreKind {
     Redis,
     /// The packet store in a file.
     Packet,
-    /// The packet store in one region with the log of the last device; this device is also the
-    /// server.
+    /// The packet store in one region with the log of the last device. The last device is also the server.
     Region,
-    /// No database: updates are accepted and dropped.
+    /// No database: updates are accepted and discarded.
     Null,
 }
 
-/// The storage of the devices' logs.
+/// The medium of the devices' logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Medium {
-    /// A file on tmpfs, which survives the death of the process and no power cut.
+    /// A log file on tmpfs, which survives the death of the process, but not a power cut.
     Dram,
-    /// An ordinary file with O_DIRECT and O_DSYNC, which survives a power cut.
+    /// An ordinary log file with O_DIRECT and O_DSYNC, which survives a power cut.
     File,
 }
 
 impl Medium {
-    /// The medium's name on the command line.
+    /// Returns the medium's name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -66,18 +65,18 @@ impl Medium {
 pub struct Topology {
     /// The kind of database.
     pub store: StoreKind,
-    /// The URL of a running database for the server; if it is set, no database is started.
+    /// URL of a running database, which the server uses. If a URL is given, no database is started.
     pub store_url: Option<String>,
-    /// Size of a packet store or a region; `None`: enough for a run under load.
+    /// Size of a packet store or a region; `None`: a size that is enough for a run under load.
     pub store_size: Option<&'static str>,
-    /// Number of devices, up to [`DEVICES_MAX`]; 0: the database alone, without pmnet.
+    /// Number of devices, up to [`DEVICES_MAX`]; 0: only the database, without pmnet.
     pub devices: usize,
     /// Medium of every device.
     pub medium: Medium,
-    /// Faults of the datagrams between front, devices and server; `None`: no faults.
+    /// Faults that affect the datagrams between front, devices and server; `None`: no faults.
     pub trouble: Option<Trouble>,
-    /// Whether fronts, devices and server have keys. Fronts, devices and server must have no keys if a test sends or
-    /// reads packets itself, or starts further processes.
+    /// Fronts, devices and server have keys. A test must run without keys if it sends or reads packets itself, or
+    /// starts further processes.
     pub keyed: bool,
     /// Further arguments for every device.
     pub device_args: Vec<String>,
@@ -85,19 +84,18 @@ pub struct Topology {
     pub server_args: Vec<String>,
     /// Further arguments for the front.
     pub front_args: Vec<String>,
-    /// Whether there is a front.
+    /// The cluster has a front.
     pub front: bool,
-    /// Whether the front knows the addresses of all devices, and is not told of a new head.
+    /// The front knows the addresses of all devices, so the harness does not tell it about a new head.
     pub front_follows: bool,
     /// Further arguments for redis-server.
     pub redis_args: Vec<String>,
-    /// Whether server, one device and front are one process (`pmnet run`), which takes no further
-    /// arguments.
+    /// Server, one device and front are one process (`pmnet run`). This process takes no further arguments.
     pub together: bool,
 }
 
 impl Topology {
-    /// A chain of `devices` with logs on `medium`, with the database `store`.
+    /// Returns a chain of `devices` devices with logs on `medium`, and the database `store`.
     #[must_use]
     pub fn new(store: StoreKind, devices: usize, medium: Medium) -> Topology {
         Topology {
@@ -127,7 +125,7 @@ impl Topology {
         }
     }
 
-    /// Returns a topology of the database alone.
+    /// Returns a topology with only the database.
     #[must_use]
     pub fn direct(store: StoreKind) -> Topology {
         Topology::new(store, 0, Medium::Dram)
@@ -164,31 +162,31 @@ impl std::fmt::Display for Role {
 /// The running processes; all of them are killed when this value is dropped.
 #[derive(Debug)]
 pub struct Cluster {
-    // The fields are dropped in this order: the client side first, the folders last.
+    // The fields are dropped in the order of their declaration: client side first, folders last.
     processes: Vec<(Role, Process)>,
     redis: Option<SocketAddr>,
     front: Option<SocketAddr>,
-    /// Devices of the chain, head first: number in [`Role::Device`], and address.
+    /// Devices of the chain, head first: the number in [`Role::Device`], and the address.
     chain: Vec<(usize, SocketAddr)>,
-    /// The id of each present or former device: the port on which it listened first.
+    /// The id of each present or former device: the number of its first port.
     ids: Vec<(usize, u16)>,
     server: Option<SocketAddr>,
     proxies: Vec<LossyProxy>,
-    /// Ports that stay claimed until all processes are gone.
+    /// Ports that stay claimed until all processes have ended.
     ports: Vec<Port>,
     topology: Topology,
     keys: Option<Keys>,
-    /// The binaries from which spares are started.
+    /// The binaries with which spares are started.
     binaries: Binaries,
     scratch: Scratch,
 }
 
 impl Cluster {
-    /// Starts all processes, database first, and waits until they serve. `binaries` are the started
-    /// programs. The run's folder is made in `folder`, which should be on a real disk.
+    /// Starts all processes, database first, and waits until they serve. `binaries` are the programs to start. `folder`
+    /// is the parent of the run's folder, and should be on a real disk.
     ///
     /// # Errors
-    /// Fails if a process could not be started: the error names the first such process, with the end of its output.
+    /// Fails if a process cannot be started. The error names the first such process, with the end of its output.
     pub fn start(
         binaries: &Binaries,
         folder: &Path,
@@ -237,8 +235,7 @@ impl Cluster {
                 let size = self.topology.store_size.unwrap_or("64M");
                 format!("packet:{}?size={size}", disk.join("store").display())
             }
-            // The size of the data of a run under load, with a reserve, because no record is
-            // deleted.
+            // The data of a run under load, with a reserve, because no record is ever deleted.
             (None, StoreKind::Region) => {
                 let size = self.topology.store_size.unwrap_or("384M");
                 format!("packet:{}?size={size}", self.region().display())
@@ -310,7 +307,7 @@ impl Cluster {
         self.add(Role::Front, own_spec(binaries, "front", args))
     }
 
-    /// Starts all roles as one process, from a configuration file.
+    /// Starts server, device and front as one process, with a configuration file.
     fn start_together(&mut self, binaries: &Binaries, store: &str) -> anyhow::Result<()> {
         let (server, device, front) = (self.port()?, self.port()?, self.port()?);
         let text = format!(
@@ -328,7 +325,7 @@ impl Cluster {
         self.add(Role::Run, own_spec(binaries, "run", args))
     }
 
-    /// The region of the last device, with [`StoreKind::Region`].
+    /// Returns the path of the last device's region, with [`StoreKind::Region`].
     #[must_use]
     pub fn region(&self) -> PathBuf {
         let folder = match self.topology.medium {
@@ -338,7 +335,7 @@ impl Cluster {
         folder.join("region")
     }
 
-    /// Returns the key files, if the topology has keys.
+    /// Returns the key files; `None` if the topology has no keys.
     #[must_use]
     pub fn keys(&self) -> Option<&Keys> {
         self.keys.as_ref()
@@ -385,7 +382,7 @@ impl Cluster {
         own_spec(binaries, &Role::Device(index).to_string(), args)
     }
 
-    /// Claims an address for one of the processes.
+    /// Claims an address for a process.
     fn port(&mut self) -> anyhow::Result<SocketAddr> {
         let port = Port::claim().context("no port for a process")?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port.number()));
@@ -399,17 +396,17 @@ impl Cluster {
         Ok(())
     }
 
-    /// Returns the RESP endpoint for clients: the front, or the database if there is no pmnet.
+    /// Returns the RESP endpoint for clients: the front, or the database if the topology has no pmnet.
     ///
     /// # Errors
-    /// Fails if there is no endpoint (an embedded store without pmnet).
+    /// Fails if there is no endpoint: an embedded store without pmnet.
     pub fn endpoint(&self) -> anyhow::Result<SocketAddr> {
         self.front
             .or(self.redis)
             .context("this cluster has no RESP endpoint")
     }
 
-    /// Connects to the database directly; if the database is embedded, through the front.
+    /// Connects to the database directly. If the database is embedded, connects through the front.
     ///
     /// # Errors
     /// Fails if the database does not answer.
@@ -419,19 +416,19 @@ impl Cluster {
             .with_context(|| format!("cannot reach the database at {address}"))
     }
 
-    /// Address of the head device, for native clients.
+    /// Returns the address of the head device, for native clients.
     #[must_use]
     pub fn head(&self) -> Option<SocketAddr> {
         self.chain.first().map(|(_, address)| *address)
     }
 
-    /// Address of the server, for devices that are not of this cluster.
+    /// Returns the address of the server, for devices that are not in this cluster.
     #[must_use]
     pub fn server(&self) -> Option<SocketAddr> {
         self.server
     }
 
-    /// Returns the address to use for `address`: the address itself, or that of a new proxy with
+    /// Returns the address that a process must use for `address`: `address` itself, or a new proxy to it that causes
     /// the faults of the topology.
     fn through(&mut self, address: SocketAddr) -> anyhow::Result<SocketAddr> {
         let Some(trouble) = self.topology.trouble else {
@@ -443,7 +440,7 @@ impl Cluster {
         Ok(address)
     }
 
-    /// Returns the numbers of datagrams that the proxies dropped, repeated and held back.
+    /// Returns the numbers of datagrams that the proxies dropped, repeated and delayed.
     #[must_use]
     pub fn troubled(&self) -> [u64; 3] {
         let mut sum = [0; 3];
@@ -455,12 +452,12 @@ impl Cluster {
         sum
     }
 
-    /// Loses devices for good, with their logs, and then acts as an operator: links the other
-    /// devices together again, starts the new head with `--shrink-chain`, and points the front to
-    /// it (unless the front follows by itself).
+    /// Loses devices for good, together with their logs. Then repairs the chain as an operator does: connects the other
+    /// devices with each other, and starts the new head with `--shrink-chain`. If the front does not know all
+    /// addresses, gives the front the new head's address.
     ///
     /// # Errors
-    /// Fails if no device would be left, or the remaining devices do not serve in time.
+    /// Fails if no device would remain, or if the remaining devices do not serve in time.
     pub fn lose(&mut self, lost: &[usize]) -> anyhow::Result<()> {
         for index in lost {
             self.kill(Role::Device(*index))?;
@@ -495,10 +492,10 @@ impl Cluster {
             .with_context(|| format!("with the new head {head}"))
     }
 
-    /// Lets a device join at the end of the chain, as an operator does: starts it with `--join`,
-    /// waits until it is ready, and starts the chain's last device again with the joiner as its
-    /// next hop. A device that was lost before keeps its id. With `keeps_log` the device also keeps its log; otherwise
-    /// it gets a new log.
+    /// Lets a device join at the end of the chain, as an operator does. Starts the device with `--join`, and waits
+    /// until it is ready. Then restarts the chain's last device with the new device as its next hop. A device that was
+    /// lost before keeps its id. If `keeps_log` is set, the device also keeps its log; otherwise the device gets a new
+    /// log.
     ///
     /// # Errors
     /// Fails if the device does not join in time.
@@ -516,7 +513,7 @@ impl Cluster {
                 _ => {}
             }
         }
-        // The id stays when the address changes.
+        // A device keeps its id when its address changes.
         let id = self.id(index, listen);
         if !self.ids.iter().any(|(known, _)| *known == index) {
             self.ids.push((index, id));
@@ -545,13 +542,13 @@ impl Cluster {
         Ok(())
     }
 
-    /// The id of a device that listens at this address: its first port.
+    /// Returns the id of a device: the number of its first port. A new device gets the port of this address.
     fn id(&self, index: usize, listen: SocketAddr) -> u16 {
         let known = self.ids.iter().find(|(known, _)| *known == index);
         known.map_or(listen.port(), |(_, id)| *id)
     }
 
-    /// Sets a device's next hop, which takes effect at its next start.
+    /// Sets a device's next hop for its next start.
     fn wire(&mut self, index: usize, (next_id, next): (u16, SocketAddr)) -> anyhow::Result<()> {
         let keyed = self.keys.is_some();
         let process = self.process(Role::Device(index))?;
@@ -568,13 +565,13 @@ impl Cluster {
         self.ids.len()
     }
 
-    /// The devices of the chain, head first, by their numbers in [`Role::Device`].
+    /// Returns the devices of the chain, head first, by their numbers in [`Role::Device`].
     #[must_use]
     pub fn chain(&self) -> Vec<usize> {
         self.chain.iter().map(|(index, _)| *index).collect()
     }
 
-    /// Address of the redis-server.
+    /// Returns the address of the redis-server.
     #[must_use]
     pub fn redis(&self) -> Option<SocketAddr> {
         self.redis
@@ -608,25 +605,25 @@ impl Cluster {
     /// Kills a process (`kill -9`).
     ///
     /// # Errors
-    /// Fails if the cluster has no such process, or the kernel refuses the operation.
+    /// Fails if the cluster has no such process, or if the kernel refuses the operation.
     pub fn kill(&mut self, role: Role) -> anyhow::Result<()> {
         self.process(role)?.kill()
     }
 
-    /// Starts a killed process again and waits until it serves.
+    /// Starts a killed process again, and waits until it serves.
     ///
     /// # Errors
-    /// Fails if the process does not serve in time; the error has the end of its output.
+    /// Fails if the process does not serve in time. The error has the end of its output.
     pub fn restart(&mut self, role: Role) -> anyhow::Result<()> {
         let process = self.process(role)?;
         process.relaunch()?;
         process.wait_ready(READY_MAX)
     }
 
-    /// Stops a process of the product by SIGTERM, and starts another build of it in its place.
+    /// Ends a process of the product with SIGTERM, and starts another build of it in its place.
     ///
     /// # Errors
-    /// Fails if the old process does not end with exit code 0, or the new process does not serve in time.
+    /// Fails if the old process does not end with exit code 0, or if the new process does not serve in time.
     pub fn exchange(&mut self, role: Role, pmnet: &Path) -> anyhow::Result<()> {
         let process = self.process(role)?;
         anyhow::ensure!(process.stop()?, "{role} did not end well");
@@ -635,7 +632,7 @@ impl Cluster {
             .with_context(|| format!("{role} as {}", pmnet.display()))
     }
 
-    /// Ends every process by SIGTERM, client side first. Returns the names of the processes that did not end by
+    /// Ends every process with SIGTERM, client side first. Returns the names of the processes that did not end by
     /// themselves with exit code 0.
     ///
     /// # Errors
@@ -659,13 +656,13 @@ impl Cluster {
         self.scratch.disk()
     }
 
-    /// Keeps this folder when the cluster ends.
+    /// Makes the cluster leave its folder on disk at its end.
     pub fn keep_folder(&mut self) {
         self.scratch.keep();
     }
 }
 
-/// The arguments that say who may use a front, unless its other arguments say it.
+/// Returns the arguments that say which clients may use a front, unless `args` already say it.
 pub(super) fn who_may_connect<S: AsRef<str>>(args: &[S]) -> &'static [&'static str] {
     let says = |arg: &S| ["--users-of-redis", "--requirepass-file"].contains(&arg.as_ref());
     if args.iter().any(says) {
@@ -708,7 +705,7 @@ pub(crate) fn redis_spec(
         "always",
         "--save",
         "",
-        // The append-only file must not be rewritten during a measurement.
+        // Redis must not rewrite the append-only file during a measurement.
         "--auto-aof-rewrite-percentage",
         "0",
         "--daemonize",

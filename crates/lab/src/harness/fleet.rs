@@ -1,5 +1,4 @@
-//! A set-up in which every process has a machine of its own (a namespace), and the network between
-//! the machines can fail.
+//! A set-up in which every process has a machine of its own (a namespace). The network between the machines can fail.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -14,21 +13,21 @@ use super::process::{Process, Spec};
 use super::proxy::{LossyProxy, Trouble};
 use super::scratch::Scratch;
 
-/// Port of redis-server and of the front, which are on different machines.
+/// Port of redis-server and of the front. The two are on different machines.
 const RESP_PORT: u16 = 6379;
 /// Port of every device and of the server.
 const PMNET_PORT: u16 = pmnet_wire::PORT_FIRST;
-/// Port of the proxy that receives the packets for a process on another machine.
+/// Port of a proxy, which receives the packets for the process on its machine.
 const PROXY_PORT: u16 = pmnet_wire::PORT_FIRST + 1;
 
-/// The parts of a fleet, in addition to a Redis with `appendfsync always`, a server and a front.
+/// The parts of a fleet, besides a Redis with `appendfsync always`, a server and a front.
 #[derive(Clone, Debug)]
 pub struct FleetPlan {
     /// Number of devices in the chain.
     pub devices: usize,
     /// Medium of every device.
     pub medium: Medium,
-    /// Faults of the datagrams to every device and to the server.
+    /// Faults that affect the datagrams to every device and to the server.
     pub trouble: Option<Trouble>,
     /// Further arguments for the front.
     pub front_args: Vec<String>,
@@ -37,7 +36,7 @@ pub struct FleetPlan {
 /// One machine of a fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Machine {
-    /// The machine of a process.
+    /// The machine on which this process runs.
     Of(Role),
     /// The machine of the clients.
     Clients,
@@ -52,10 +51,10 @@ impl std::fmt::Display for Machine {
     }
 }
 
-/// A running fleet; when it is dropped, all its processes end and its networks are removed.
+/// A running fleet. When this value is dropped, all processes end and the networks are removed.
 #[derive(Debug)]
 pub struct Fleet {
-    // The fields are dropped in this order: processes, then their machines, then the folders.
+    // The fields are dropped in the order of their declaration: processes, machines, folders.
     processes: Vec<(Role, Process)>,
     proxies: Vec<LossyProxy>,
     machines: Vec<Machine>,
@@ -64,12 +63,11 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Makes the machines and starts all processes, database first. Moves the calling thread into
-    /// the hub, from which it reaches every machine. The thread stays there, and must outlive the
-    /// fleet.
+    /// Makes the machines, and starts all processes, database first. Moves the calling thread into the hub, from which
+    /// every machine can be reached. The thread stays in the hub, and must outlive the fleet.
     ///
     /// # Errors
-    /// Fails if the machines cannot be made ([`Namespaces::create`]), or a process could not be started.
+    /// Fails if the machines cannot be made ([`Namespaces::create`]), or if a process cannot be started.
     pub fn start(
         binaries: &Binaries,
         folder: &Path,
@@ -100,7 +98,7 @@ impl Fleet {
     fn start_all(&mut self, binaries: &Binaries, plan: &FleetPlan) -> anyhow::Result<()> {
         let disk = self.scratch.disk().to_owned();
         let redis = self.address(Role::Redis, RESP_PORT);
-        // In its protected mode Redis answers only its own machine.
+        // In protected mode, Redis answers only clients on its own machine.
         let more = ["--protected-mode".to_owned(), "no".to_owned()];
         self.add(Role::Redis, redis_spec(binaries, redis, &disk, &more)?)?;
 
@@ -130,7 +128,7 @@ impl Fleet {
                 "--log",
             ]));
             args.push(log.into());
-            // The default id is the port, which is the same on every machine.
+            // The default id is the port number, which all machines share. So each device gets an id of its own.
             args.extend(words(&["--id", &(index + 1).to_string()]));
             let behind = if index + 1 == plan.devices {
                 0
@@ -162,7 +160,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Returns the address to use for `role`: its own, or that of a proxy on the same machine.
+    /// Returns the address to use for `role`: the address of the process itself, or of a proxy on its machine.
     fn through(
         &mut self,
         role: Role,
@@ -224,7 +222,7 @@ impl Fleet {
         &self.machines
     }
 
-    /// Returns the clients' machine, for threads that are to work on it.
+    /// Returns the clients' machine, for threads that act as clients.
     ///
     /// # Errors
     /// Fails if the fleet has no such machine.
@@ -232,7 +230,7 @@ impl Fleet {
         Ok(self.namespaces.node(self.node(Machine::Clients)?))
     }
 
-    /// Returns the numbers of datagrams that the proxies dropped, repeated and held back.
+    /// Returns the numbers of datagrams that the proxies dropped, repeated and delayed.
     #[must_use]
     pub fn troubled(&self) -> [u64; 3] {
         let mut sum = [0; 3];
@@ -244,10 +242,11 @@ impl Fleet {
         sum
     }
 
-    /// Kills a process (`kill -9`). Returns false if the process did not run.
+    /// Kills a process (`kill -9`). Returns false if the process was not running.
     ///
     /// # Errors
-    /// Fails if the fleet has no such process, the process had ended by itself, or the kernel refuses the operation.
+    /// Fails if the fleet has no such process, if the process has ended by itself, or if the kernel refuses the
+    /// operation.
     pub fn kill(&mut self, role: Role) -> anyhow::Result<bool> {
         let process = self.process(role)?;
         let runs = process.id().is_some();
@@ -273,7 +272,7 @@ impl Fleet {
             .iter_mut()
             .find(|(candidate, _)| *candidate == role)
             .with_context(|| format!("this fleet has no {role}"))?;
-        // A restart must not hide that a process ended by itself.
+        // If a process has ended by itself, a restart would hide this.
         if let Some(status) = process.exited()? {
             anyhow::bail!(
                 "{role} ended by itself ({status}): {}",
@@ -283,7 +282,7 @@ impl Fleet {
         Ok(process)
     }
 
-    /// Drops all packets from one machine to another. Returns false if this cut exists already.
+    /// Drops all packets from one machine to another from now on. Returns false if this direction was cut before.
     ///
     /// # Errors
     /// Fails if the fleet has no such machine, or the kernel refuses the operation.
@@ -292,7 +291,7 @@ impl Fleet {
         self.namespaces.cut(from, to)
     }
 
-    /// Ends a cut, if there is one.
+    /// Ends the cut of this direction, if there is one.
     ///
     /// # Errors
     /// Fails if the fleet has no such machine, or the kernel refuses the operation.
@@ -301,7 +300,7 @@ impl Fleet {
         self.namespaces.heal(from, to)
     }
 
-    /// Takes the link of a machine down. Returns false if the link was down.
+    /// Takes the link of a machine down. Returns false if the link was already down.
     ///
     /// # Errors
     /// Fails if the fleet has no such machine, or the kernel refuses the operation.
@@ -322,7 +321,7 @@ impl Fleet {
     /// Repairs the network, starts all processes that do not run, and waits until all serve.
     ///
     /// # Errors
-    /// Fails if a process ended by itself, or does not serve in time.
+    /// Fails if a process has ended by itself, or if a process does not serve in time.
     pub fn repair(&mut self) -> anyhow::Result<()> {
         self.namespaces.heal_all()?;
         let roles: Vec<Role> = self.processes.iter().map(|(role, _)| *role).collect();
@@ -341,7 +340,7 @@ impl Fleet {
         self.scratch.disk()
     }
 
-    /// Keeps this folder when the fleet ends.
+    /// Makes the fleet leave its folder on disk at its end.
     pub fn keep_folder(&mut self) {
         self.scratch.keep();
     }

@@ -1,5 +1,5 @@
-//! The hidden subcommand with which the harness starts programs. The subcommand asks the kernel to kill the program
-//! when its parent dies, and then becomes the program (with the same process id).
+//! The hidden subcommand with which the harness starts programs. The subcommand asks the kernel to kill this process
+//! when the parent dies, and then replaces itself by the program. The process id stays the same.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -9,7 +9,7 @@ use anyhow::Context;
 /// Arguments of `pmnet-lab guarded`.
 #[derive(Debug, clap::Args)]
 pub struct GuardArgs {
-    /// Process id of the parent that must be alive.
+    /// Process id of the parent. The parent must be alive.
     #[arg(long)]
     parent: i32,
     /// The program and its arguments.
@@ -17,10 +17,10 @@ pub struct GuardArgs {
     command: Vec<OsString>,
 }
 
-/// Becomes the program; returns only on failure.
+/// Replaces this process by the program. Returns only on failure.
 ///
 /// # Errors
-/// Fails if the parent has ended already, or the program cannot be started.
+/// Fails if the parent has already ended, or if the program cannot be started.
 pub fn exec_guarded(args: &GuardArgs) -> anyhow::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
         .context("cannot tie the process to its parent")?;

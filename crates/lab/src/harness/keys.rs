@@ -1,4 +1,4 @@
-//! Keys of a set-up, which the product itself makes in the folder of the run.
+//! The key files of a set-up. The product makes the files in the folder of the run.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ impl Keys {
     /// Makes the key files in this folder.
     ///
     /// # Errors
-    /// `pmnet key` refuses to make the keys; the error contains the message of `pmnet key`.
+    /// Fails if `pmnet key` does not make the keys. The error contains its message.
     pub fn make(binaries: &Binaries, folder: &Path) -> anyhow::Result<Keys> {
         let (cluster, front) = (folder.join("cluster.key"), folder.join("front.key"));
         run(binaries, ["new".as_ref(), cluster.as_path()])?;
@@ -45,7 +45,7 @@ fn run<const N: usize>(binaries: &Binaries, words: [&Path; N]) -> anyhow::Result
     Ok(())
 }
 
-/// Returns the flag with this key file, or no flag without a key.
+/// Returns the flag with this key file. Without a key, returns no flag.
 pub fn flag(key: Option<&PathBuf>) -> Vec<OsString> {
     key.map_or_else(Vec::new, |key| vec!["--key".into(), key.into()])
 }

@@ -1,12 +1,13 @@
-//! Real processes under control: a Redis, a pmnet server, a chain of devices, a front.
+//! Real processes that the harness controls: a Redis, a pmnet server, a chain of devices, a front.
 //!
 //! Purpose: code that the demo and the end-to-end tests share. Invariants: every wait has a
-//! deadline. Every started process ends when its handle is dropped, and the kernel ends it if this
-//! process dies (even by `kill -9`). The output of every process stays in the run's folder until
-//! the folder is removed. Tests use a real process, and no mock, wherever the real process can run.
+//! deadline. Every process ends when its handle is dropped, and the kernel ends it if this process
+//! dies, even by `kill -9`. The output of every process stays in the run's folder until the folder
+//! is removed. Tests use a real process, and no mock, wherever the real process can run.
 //!
-//! The kernel ends a child when the *thread* that started it ends. Start and restart processes from
-//! a thread that outlives them (the main thread of the demo, or the test's own thread).
+//! The kernel ends a child process when the *thread* that started it ends. So start and restart
+//! processes from a thread that outlives them (the main thread of the demo, or the test's own
+//! thread).
 
 mod binaries;
 mod chaos;

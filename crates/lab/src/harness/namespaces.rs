@@ -1,14 +1,14 @@
 //! Network namespaces as the machines of one run, with links that can be cut.
 //!
-//! Every node has its own namespace and one link to a router, the hub, which is also a namespace.
-//! The network of the machine itself stays unchanged, so runs do not see each other and may use the
-//! same addresses. A cut is a rule of the hub that silently drops all packets from one node to
-//! another. A cut of the opposite direction is a rule of its own. If a link is down, the hub
-//! notices it and answers that the node cannot be reached, as a real router does.
+//! Every node has a namespace of its own, and one link to a router. The router, called the hub, is
+//! also a namespace. The network of the machine itself stays unchanged, so runs do not see each
+//! other, and may use the same addresses. A cut is a rule of the hub that silently drops all
+//! packets from one node to another. The opposite direction needs another cut. If a link is down,
+//! the hub answers that the node cannot be reached, as a real router does.
 //!
-//! Invariants: the names contain the process id of their owner; they are removed when the handle is
-//! dropped, even by a panic; the names that a killed owner left are removed by the next owner.
-//! This module needs root, `ip` and `nsenter`.
+//! Invariants: the name of each namespace contains the process id of its owner. The namespaces are
+//! removed when the handle is dropped, even by a panic. If an owner was killed, the next owner
+//! removes its namespaces. This module needs root, `ip` and `nsenter`.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -25,7 +25,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// Folder in which `ip netns` keeps the names.
 pub(crate) const FOLDER: &str = "/run/netns";
-/// Prefix of every name; the process id follows it.
+/// Prefix of every namespace's name. The process id follows the prefix.
 pub(crate) const PREFIX: &str = "pmnet-";
 /// Maximum number of nodes of one run.
 const NODES_MAX: usize = 32;
@@ -47,7 +47,8 @@ pub struct Namespaces {
 pub struct Namespace(String);
 
 impl Namespace {
-    /// Moves the calling thread, and all processes that it starts from now on, into this namespace.
+    /// Moves the calling thread into this namespace. Processes that the thread starts from now on
+    /// also run in this namespace.
     ///
     /// # Errors
     /// Fails if the kernel refuses the operation.
@@ -57,8 +58,8 @@ impl Namespace {
 }
 
 impl Namespaces {
-    /// The reason why this process cannot make namespaces; `None` if no reason can be seen without
-    /// an attempt.
+    /// Returns the reason why this process cannot make namespaces; `None` if no obstacle is known
+    /// before the attempt.
     #[must_use]
     pub fn refusal() -> Option<String> {
         if !Namespaces::is_root() {
@@ -72,7 +73,7 @@ impl Namespaces {
             })
     }
 
-    /// Whether this process is root.
+    /// Returns whether this process is root.
     #[must_use]
     pub fn is_root() -> bool {
         rustix::process::geteuid().is_root()
@@ -81,7 +82,7 @@ impl Namespaces {
     /// Makes a namespace for each name, with a link to a hub.
     ///
     /// # Errors
-    /// Fails if namespaces cannot be made ([`Namespaces::refusal`]), or `ip` fails.
+    /// Fails if namespaces cannot be made ([`Namespaces::refusal`]), or if `ip` fails.
     pub fn create(names: &[String]) -> anyhow::Result<Namespaces> {
         if let Some(reason) = Namespaces::refusal() {
             anyhow::bail!(reason);
@@ -89,7 +90,7 @@ impl Namespaces {
         ensure!(names.len() <= NODES_MAX, "too many nodes");
         SWEEP.call_once(sweep);
         let run = RUNS.fetch_add(1, Ordering::Relaxed);
-        // If a step fails, this value is dropped with all that was made so far.
+        // If a step fails, the drop of this value removes all that was made so far.
         let mut made = Namespaces {
             prefix: format!("{PREFIX}{}-{run}-", std::process::id()),
             nodes: Vec::new(),
@@ -152,14 +153,15 @@ impl Namespaces {
         self.nodes.iter().cloned().chain([self.hub()]).collect()
     }
 
-    /// Returns the address of a node, which all other nodes can reach.
+    /// Returns the address of a node. All other nodes can reach this address.
     #[must_use]
     pub fn address(&self, node: usize) -> Ipv4Addr {
         let [a, b, c, _] = gateway(node).octets();
         Ipv4Addr::new(a, b, c, 2)
     }
 
-    /// Moves the calling thread, and all processes that it starts from now on, into the hub.
+    /// Moves the calling thread into the hub. Processes that the thread starts from now on also run
+    /// in the hub.
     ///
     /// # Errors
     /// Fails if the kernel refuses the operation.
@@ -193,7 +195,8 @@ impl Namespaces {
         Ok((nsenter, all))
     }
 
-    /// Drops all packets from one node to another. Returns false if this cut exists already.
+    /// Drops all packets from one node to another from now on. Returns false if this direction was
+    /// cut before.
     ///
     /// # Errors
     /// Fails if `ip` fails.
@@ -205,7 +208,7 @@ impl Namespaces {
         Ok(self.cuts.insert((from, to)))
     }
 
-    /// Ends a cut, if there is one.
+    /// Ends the cut of this direction, if there is one.
     ///
     /// # Errors
     /// Fails if `ip` fails.
@@ -216,7 +219,7 @@ impl Namespaces {
         Ok(())
     }
 
-    /// Takes the link of a node down. Returns false if the link was down already.
+    /// Takes the link of a node down. Returns false if the link was already down.
     ///
     /// # Errors
     /// Fails if `ip` fails.
@@ -272,7 +275,7 @@ impl Namespaces {
 
 impl Drop for Namespaces {
     fn drop(&mut self) {
-        // The network devices disappear with their namespaces.
+        // The kernel removes the network devices together with their namespaces.
         for name in self.names() {
             let _ = ip(&["netns", "del", &name]);
         }
@@ -280,7 +283,7 @@ impl Drop for Namespaces {
 }
 
 fn gateway(node: usize) -> Ipv4Addr {
-    // NODES_MAX bounds the number.
+    // `node` is below NODES_MAX, so the conversion cannot fail.
     Ipv4Addr::new(10, 99, u8::try_from(node + 1).unwrap_or(u8::MAX), 1)
 }
 
@@ -309,8 +312,8 @@ pub(crate) fn ip(arguments: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Removes the namespaces of owners that have ended (see the module's invariants). Namespaces that
-/// cannot be removed stay.
+/// Removes the namespaces of owners that have ended, as the module's invariants require. Namespaces
+/// that cannot be removed stay.
 pub fn sweep() {
     let Ok(entries) = std::fs::read_dir(FOLDER) else {
         return;

@@ -1,4 +1,4 @@
-//! One child process: it can be started, awaited, killed and restarted, and is always ended.
+//! One child process. The process can be started, awaited, killed and restarted, and it always ends with its handle.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -14,24 +14,24 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::binaries::Binaries;
 use crate::resp::{Client, Reply};
 
-/// Interval at which a condition is checked while waiting.
+/// Interval at which a wait checks its condition.
 const LOOK: Duration = Duration::from_millis(3);
-/// Time after which a stop becomes a kill.
+/// Time after SIGTERM at which the process is killed.
 const STOP_MAX: Duration = Duration::from_secs(5);
-/// Number of bytes of a process's output that are shown when it fails.
+/// Number of bytes at the end of a process's output that an error shows.
 const TAIL_BYTES: usize = 2_000;
-/// Roles that may have keys, as environment variables name them.
+/// Roles that may have keys, by their names in environment variables.
 const ROLES: [&str; 4] = ["DEVICE", "SERVER", "REDIS", "MEMCACHED"];
-/// Deadline of one question while waiting for a Redis.
+/// Deadline of one question to a Redis that is being started.
 const ASK_MAX: Duration = Duration::from_millis(500);
 
-/// The sign that a process serves.
+/// How a process shows that it serves.
 #[derive(Clone, Debug)]
 pub enum Ready {
     /// The process prints a line with the word `ready` to stdout.
     Line,
-    /// The started Redis process answers at this address and has loaded all its data. Another
-    /// process that listens there does not count.
+    /// The started Redis process answers at this address, and has loaded all its data. An answer of another process
+    /// does not count.
     Redis(SocketAddr),
 }
 
@@ -40,13 +40,13 @@ pub enum Ready {
 pub struct Spec {
     /// The name in messages and in the names of output files.
     pub name: String,
-    /// The laboratory, which starts every program, and the product.
+    /// The product, and `pmnet-lab`, which starts every program.
     pub binaries: Binaries,
     /// The program; `None`: the product.
     pub program: Option<PathBuf>,
     /// The arguments of the program.
     pub args: Vec<OsString>,
-    /// The sign that the process serves.
+    /// How the process shows that it serves.
     pub ready: Ready,
 }
 
@@ -60,11 +60,11 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts the process and waits until it serves.
+    /// Starts the process, and waits until it serves.
     ///
     /// # Errors
-    /// Fails if the process cannot be started, ends, or does not serve within `wait`; the error has the end of its
-    /// output.
+    /// Fails if the process cannot be started, if it ends, or if it does not serve within `wait`. The error has the end
+    /// of its output.
     pub fn start(spec: Spec, folder: &Path, wait: Duration) -> anyhow::Result<Process> {
         let mut process = Process::launch(spec, folder)?;
         process.wait_ready(wait)?;
@@ -101,13 +101,13 @@ impl Process {
             .program
             .as_ref()
             .unwrap_or(&self.spec.binaries.pmnet);
-        // The networks of pmnet-lab have no other users.
+        // The networks of pmnet-lab have no other users, so a process may run without a key.
         let says_key = |arg: &OsString| arg.to_string_lossy().contains("--key");
         let keyed = self.spec.args.iter().any(says_key);
         let mut command = Command::new(&self.spec.binaries.lab);
         for role in ROLES {
             let insecure = format!("PMNET_{role}_INSECURE");
-            // This process may have the variable from its own parent.
+            // The variable may be set in this process's own environment, so it is set or removed explicitly.
             match keyed {
                 true => command.env_remove(insecure),
                 false => command.env(insecure, "true"),
@@ -123,8 +123,8 @@ impl Process {
             .stdin(Stdio::null())
             .stdout(make(self.output("out"))?)
             .stderr(make(self.output("err"))?)
-            // The process has its own group, so that Ctrl-C reaches only the harness, which then
-            // ends the process in good order.
+            // The process has a process group of its own. So Ctrl-C reaches only the harness, which then ends the
+            // processes in order.
             .process_group(0)
             .spawn()
             .with_context(|| format!("cannot start {}", self.spec.binaries.lab.display()))?;
@@ -135,7 +135,7 @@ impl Process {
     /// Waits until the process serves.
     ///
     /// # Errors
-    /// Fails if the process ended, or does not serve within `wait`; the error has the end of its output.
+    /// Fails if the process has ended, or does not serve within `wait`. The error has the end of its output.
     pub fn wait_ready(&mut self, wait: Duration) -> anyhow::Result<()> {
         let deadline = Instant::now() + wait;
         loop {
@@ -167,9 +167,9 @@ impl Process {
         }
     }
 
-    /// Whether a reply to INFO comes from this process, and it has loaded its data.
+    /// Returns whether a reply to INFO comes from this process, and says that its data is loaded.
     fn is_own_redis(&self, info: &Reply) -> bool {
-        // Every program that starts this process replaces itself with the process, so the process id stays the same.
+        // The programs that start this program replace themselves by it (exec), so the process id does not change.
         let (Some(id), Reply::Bulk(info)) = (self.id(), info) else {
             return false;
         };
@@ -181,7 +181,7 @@ impl Process {
     /// Returns the exit status, if the process has ended.
     ///
     /// # Errors
-    /// Fails if the kernel gives no answer.
+    /// Fails if the kernel cannot report the status.
     pub fn exited(&mut self) -> anyhow::Result<Option<ExitStatus>> {
         match &mut self.child {
             Some(child) => child.try_wait().context("cannot wait for a process"),
@@ -189,10 +189,10 @@ impl Process {
         }
     }
 
-    /// Waits until the process ends without a signal.
+    /// Waits until the process ends by itself. Sends no signal.
     ///
     /// # Errors
-    /// Fails if the process does not end within `wait`, or was not running.
+    /// Fails if the process does not end within `wait`, or if it was not running.
     pub fn wait_exit(&mut self, wait: Duration) -> anyhow::Result<ExitStatus> {
         let deadline = Instant::now() + wait;
         while Instant::now() < deadline {
@@ -217,8 +217,8 @@ impl Process {
         Ok(())
     }
 
-    /// Asks the process to end (SIGTERM), and kills it after five seconds. Returns true if the process ended by itself
-    /// with exit code 0.
+    /// Asks the process to end (SIGTERM), and kills it if it still runs after five seconds. Returns true if the process
+    /// ended by itself with exit code 0.
     ///
     /// # Errors
     /// Fails if the kernel refuses the operation.
@@ -241,7 +241,7 @@ impl Process {
         Ok(false)
     }
 
-    /// Starts the process again with the same arguments, without waiting.
+    /// Starts the process again with the same arguments. Does not wait until the process serves.
     ///
     /// # Errors
     /// Fails if the process cannot be started.
@@ -263,12 +263,12 @@ impl Process {
         kill_process(pid, signal).context("cannot signal a process")
     }
 
-    /// Makes the process another build of the product, from its next start on.
+    /// From its next start on, the process uses this build of the product.
     pub fn set_product(&mut self, pmnet: &Path) {
         pmnet.clone_into(&mut self.spec.binaries.pmnet);
     }
 
-    /// Sets or adds a flag, from the next start on.
+    /// Sets or adds a flag, which counts from the next start on.
     pub fn set_flag(&mut self, flag: &str, value: Option<&str>) {
         let args = &mut self.spec.args;
         if let Some(at) = args.iter().position(|arg| arg == flag) {
@@ -278,7 +278,7 @@ impl Process {
         args.extend(value.map(OsString::from));
     }
 
-    /// Returns the process id, while the process runs.
+    /// Returns the process id; `None` if the process is not running.
     #[must_use]
     pub fn id(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
@@ -290,7 +290,7 @@ impl Process {
         &self.spec.name
     }
 
-    /// Returns the used CPU time of all threads in nanoseconds (0 while the process does not run).
+    /// Returns the CPU time of all threads in nanoseconds; 0 if the process is not running.
     #[must_use]
     pub fn cpu_ns(&self) -> u64 {
         self.id().map_or(0, cpu_ns)
@@ -334,8 +334,8 @@ fn pid(child: &Child) -> Option<Pid> {
     i32::try_from(child.id()).ok().and_then(Pid::from_raw)
 }
 
-/// Returns the CPU time of all threads of a process in nanoseconds, from the scheduler if it keeps
-/// this figure, otherwise from clock ticks.
+/// Returns the CPU time of all threads of a process in nanoseconds. The source is the scheduler's figure; if the kernel
+/// does not have it, clock ticks.
 pub fn cpu_ns(pid: u32) -> u64 {
     let mut sum = 0;
     if let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) {
@@ -353,7 +353,7 @@ pub fn cpu_ns(pid: u32) -> u64 {
 
 fn cpu_ns_of_stat(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name, in parentheses, may contain anything; utime and stime are fields 14 and 15.
+    // The process name is in parentheses, and may contain any character. utime and stime are fields 14 and 15.
     let ticks: u64 = stat
         .rsplit_once(')')
         .map(|(_, rest)| rest)

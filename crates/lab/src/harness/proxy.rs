@@ -1,8 +1,9 @@
-//! A UDP proxy that drops, repeats and holds back datagrams, for kernels without netem.
+//! A UDP proxy that drops, repeats and delays datagrams. The proxy serves kernels without netem.
 //!
-//! The proxy has one thread. Each sender gets its own socket towards the target, so that answers
-//! reach the right sender. The fate of a datagram is drawn at random. The seed repeats the
-//! draws, but not the exact course, because the processes around the proxy are real.
+//! The proxy has one thread. For each sender the proxy has a socket of its own towards the target,
+//! so that answers reach the right sender. Random numbers decide what happens to each datagram. A
+//! seed repeats the random numbers. A seed does not repeat the exact course of a run, because the
+//! processes around the proxy are real.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::ErrorKind;
@@ -16,33 +17,34 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use std::os::fd::AsRawFd;
 
-/// Maximum number of senders; for a further sender, the oldest sender is forgotten.
+/// Maximum number of senders. If there are more senders, the proxy forgets the oldest sender.
 const SENDERS_MAX: usize = 256;
-/// Maximum number of datagrams held back at a time; further datagrams are forwarded at once.
+/// Maximum number of datagrams that are delayed at a time. Further datagrams are forwarded at once.
 const HELD_MAX: usize = 256;
-/// Longest time for which the loop sleeps before it checks whether it must end.
+/// Longest sleep of the loop. After each sleep the loop checks whether it must end.
 const LOOK: Duration = Duration::from_millis(20);
 /// Maximum size of a datagram.
 const DATAGRAM_BYTES: usize = 65_536;
-/// Token of the side that faces the senders.
+/// Token of the socket that receives from the senders.
 const FRONT: Token = Token(usize::MAX - 1);
 
-/// Probabilities of the faults of each datagram, and the time for which datagrams are held back.
+/// Probabilities of the faults of each datagram, and the maximum delay.
 #[derive(Clone, Copy, Debug)]
 pub struct Trouble {
-    /// Fraction of datagrams that are dropped, 0 to 1.
+    /// Fraction of the datagrams that are dropped, 0 to 1.
     pub drop: f64,
-    /// Fraction of datagrams that are sent twice.
+    /// Fraction of the datagrams that are sent twice, 0 to 1.
     pub repeat: f64,
-    /// Fraction of datagrams that are held back, so that later datagrams overtake them.
+    /// Fraction of the datagrams that are delayed, 0 to 1. Later datagrams overtake delayed
+    /// datagrams.
     pub hold: f64,
-    /// Longest time for which a datagram is held back.
+    /// Maximum delay of a datagram.
     pub hold_max: Duration,
     /// Seed of the random draws.
     pub seed: u64,
 }
 
-/// A running proxy; it ends when this value is dropped.
+/// A running proxy. The proxy ends when this value is dropped.
 #[derive(Debug)]
 pub struct LossyProxy {
     address: SocketAddr,
@@ -55,7 +57,7 @@ impl LossyProxy {
     /// Starts a proxy that forwards to `target`.
     ///
     /// # Errors
-    /// Fails if the system has no socket or thread.
+    /// Fails if the system cannot give a socket or a thread.
     pub fn start(target: SocketAddr, trouble: Trouble) -> anyhow::Result<LossyProxy> {
         // The kernel chooses the port, and the socket stays open until the proxy ends.
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
@@ -65,7 +67,7 @@ impl LossyProxy {
     /// Starts a proxy at this address, in the calling thread's network namespace.
     ///
     /// # Errors
-    /// Fails if the system has no socket or thread.
+    /// Fails if the system cannot give a socket or a thread.
     pub fn start_at(
         listen: SocketAddr,
         target: SocketAddr,
@@ -96,13 +98,13 @@ impl LossyProxy {
         })
     }
 
-    /// Returns the address to which senders send.
+    /// Returns the address that senders must use.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Returns the numbers of datagrams dropped, repeated and held back.
+    /// Returns the numbers of datagrams dropped, repeated and delayed.
     #[must_use]
     pub fn counts(&self) -> [u64; 3] {
         std::array::from_fn(|index| self.counts[index].load(Ordering::Relaxed))
@@ -209,7 +211,7 @@ impl Relay {
             };
             let (got, from) = match received {
                 Ok(received) => received,
-                // The target was down when the proxy sent a datagram to the target.
+                // No process listened at the target when the proxy sent an earlier datagram.
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => continue,
                 Err(_) => return Ok(()),
             };
@@ -269,7 +271,8 @@ impl Relay {
     }
 
     fn send(&self, way: Way, datagram: &[u8]) {
-        // A target that is down, or a full buffer, is a further kind of loss.
+        // If the target is down, or the buffer is full, the datagram is lost, as by any other fault
+        // of the network.
         let _ = match way {
             Way::Forth(slot) => self.slots[slot].1.send(datagram),
             Way::Back(slot) => self.front.send_to(datagram, self.slots[slot].0),

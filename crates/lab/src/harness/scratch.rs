@@ -1,11 +1,11 @@
-//! Folders of a run: one on disk, one in memory. Both folders are removed at the end unless the run failed.
+//! The folders of a run: one on disk, one in memory. If the run fails, the folder on disk is kept for inspection.
 
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 
 use anyhow::Context;
 
-/// Folder for logs that are to live in memory.
+/// Parent folder for logs in memory.
 const MEMORY_ROOT: &str = "/dev/shm";
 
 static SWEEP: Once = Once::new();
@@ -19,10 +19,10 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes both folders; the folder on disk is below `parent`, which is made if it does not exist.
+    /// Makes both folders. `parent` is the parent of the folder on disk. If `parent` does not exist, it is made.
     ///
     /// # Errors
-    /// The error of the file system, with the path.
+    /// Returns the error of the file system, with the path.
     pub fn new(parent: &Path, name: &str) -> anyhow::Result<Scratch> {
         SWEEP.call_once(sweep);
         let unique = format!("{name}-{}-{:08x}", std::process::id(), fastrand::u32(..));
@@ -39,19 +39,19 @@ impl Scratch {
         })
     }
 
-    /// The folder on disk.
+    /// Returns the folder on disk.
     #[must_use]
     pub fn disk(&self) -> &Path {
         &self.disk
     }
 
-    /// The folder in memory (tmpfs).
+    /// Returns the folder in memory (tmpfs).
     #[must_use]
     pub fn memory(&self) -> &Path {
         &self.memory
     }
 
-    /// Keeps the folder on disk (with the output of all processes) for inspection.
+    /// Makes the drop of this value keep the folder on disk, with the output of all processes.
     pub fn keep(&mut self) {
         self.keep = true;
     }
@@ -59,7 +59,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // A failing test keeps the output of its processes.
+        // If a test fails, the output of its processes is kept.
         if !self.keep && !std::thread::panicking() {
             let _ = std::fs::remove_dir_all(&self.disk);
         }
@@ -67,7 +67,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Removes folders of killed owners from memory. The owners' folders on disk stay for inspection.
+/// Removes the folders in memory whose owners were killed. The owners' folders on disk stay for inspection.
 fn sweep() {
     let Ok(entries) = std::fs::read_dir(MEMORY_ROOT) else {
         return;
@@ -81,7 +81,7 @@ fn sweep() {
     }
 }
 
-/// Returns the process that made a folder of this name: NAME-PID-RANDOM.
+/// Returns the id of the process that made a folder with this name. Names have the form NAME-PID-RANDOM.
 fn owner(name: &str) -> Option<u32> {
     let (rest, random) = name.rsplit_once('-')?;
     let (_, pid) = rest.rsplit_once('-')?;
@@ -107,7 +107,7 @@ mod tests {
         let scratch = Scratch::new(parent.path(), "gone").unwrap();
         let paths = [scratch.disk().to_owned(), scratch.memory().to_owned()];
         assert!(paths.iter().all(|path| path.is_dir()));
-        // A sweep by another process does not touch folders in use.
+        // A sweep does not touch folders that are in use.
         sweep();
         assert!(paths.iter().all(|path| path.is_dir()));
         drop(scratch);

@@ -1,4 +1,4 @@
-//! Many shards, each with its own complete set-up, and one front for all shards.
+//! Several shards, each a complete set-up, and one front for all of them.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -11,22 +11,22 @@ use super::claims::Port;
 use super::cluster::{Cluster, READY_MAX, Topology, own_spec, who_may_connect, words};
 use super::process::Process;
 
-/// Number of slots.
+/// Number of slots of a map.
 const SLOTS: usize = 16_384;
 
-/// Running processes; all of them are killed when this value is dropped.
+/// Running processes. The processes are killed when this value is dropped.
 #[derive(Debug)]
 pub struct Shards {
-    // The front is dropped first.
+    // The front, which is dropped first.
     front: Process,
     endpoint: SocketAddr,
-    /// The set-up of each shard. Shards have equal parts of the slots, in order.
+    /// The set-up of each shard. The shards have equal parts of the slots, in order.
     pub clusters: Vec<Cluster>,
     file: PathBuf,
     _port: Port,
 }
 
-/// Returns a shard's entry in the front's file.
+/// Returns a shard's entry in the front's map file.
 fn entry(slots: &str, cluster: &Cluster) -> anyhow::Result<String> {
     let via = cluster.head().context("a shard needs a device")?;
     let mut text = format!("[[shard]]\nslots = \"{slots}\"\nvia = \"{via}\"\n");
@@ -36,7 +36,7 @@ fn entry(slots: &str, cluster: &Cluster) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Returns the slots of shard `shard` among `count` shards.
+/// Returns the slots of shard number `shard` if there are `count` shards.
 #[must_use]
 pub fn slots_of(shard: usize, count: usize) -> String {
     let (first, next) = (shard * SLOTS / count, (shard + 1) * SLOTS / count);
@@ -44,10 +44,10 @@ pub fn slots_of(shard: usize, count: usize) -> String {
 }
 
 impl Shards {
-    /// Starts `count` shards, then the front.
+    /// Starts `count` shards, and then the front.
     ///
     /// # Errors
-    /// Fails if a process could not be started: the error names the first such process, with the end of its output.
+    /// Fails if a process cannot be started. The error names the first such process, with the end of its output.
     pub fn start(
         binaries: &Binaries,
         folder: &Path,
@@ -58,11 +58,11 @@ impl Shards {
         Shards::start_each(binaries, folder, name, &vec![topology.clone(); count], "")
     }
 
-    /// Starts one shard of each of these topologies, then the front with the arguments in the first
-    /// topology. `head` is the beginning of the front's file.
+    /// Starts one shard for each topology, and then the front, whose arguments are those of the first topology. `head`
+    /// is the beginning of the front's map file.
     ///
     /// # Errors
-    /// Fails if a process could not be started, as for [`Shards::start`].
+    /// Fails if a process cannot be started, as [`Shards::start`] does.
     pub fn start_each(
         binaries: &Binaries,
         folder: &Path,
@@ -100,11 +100,10 @@ impl Shards {
         })
     }
 
-    /// Writes a file that gives the shards these slots and begins with `head`, and lets the front
-    /// read it.
+    /// Writes a map file that begins with `head` and gives each shard these slots. Then makes the front read the file.
     ///
     /// # Errors
-    /// Fails if the file cannot be written, or the front has ended.
+    /// Fails if the file cannot be written, or if the front has ended.
     pub fn change_map(&mut self, head: &str, slots: &[&str]) -> anyhow::Result<()> {
         let mut text = head.to_owned();
         for (slots, cluster) in slots.iter().zip(&self.clusters) {
@@ -120,7 +119,7 @@ impl Shards {
         self.endpoint
     }
 
-    /// Returns the file that assigns slots to shards.
+    /// Returns the path of the map file.
     #[must_use]
     pub fn file(&self) -> &Path {
         &self.file
@@ -139,8 +138,8 @@ impl Shards {
         (0..count).rev().find(begins).unwrap_or(0)
     }
 
-    /// Ends every process by SIGTERM, client side first. Returns the names of the processes that did not end with exit
-    /// code 0.
+    /// Ends every process with SIGTERM, client side first. Returns the names of the processes that did not end with
+    /// exit code 0.
     ///
     /// # Errors
     /// Fails if the kernel refuses the operation.

@@ -1,4 +1,4 @@
-//! One connection of the load generator: its buffers, its commands in flight, and its end.
+//! One connection of the load generator: its buffers, its commands in flight, and its reconnects.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -10,32 +10,31 @@ use super::generator::Lane;
 use super::run::Pending;
 use crate::resp::{self, Reply};
 
-/// Number of bytes that are read at once.
+/// Maximum number of bytes that one call reads.
 pub const READ_BYTES: usize = 32 * 1024;
-/// Number of reads of one connection in one turn of the loop, so that no connection keeps the other connections
-/// waiting.
+/// Maximum number of reads on one connection in one turn of the loop, so that the other connections do not wait long.
 const READS_MAX: usize = 16;
-/// Pause before the first attempt to connect again; it doubles up to the maximum.
+/// Pause before the first attempt to reconnect, in nanoseconds. The pause doubles with each attempt, up to the maximum.
 const BACKOFF_NS_MIN: u64 = 10_000_000;
-/// Longest pause before an attempt to connect again.
+/// Longest pause before an attempt to reconnect, in nanoseconds.
 const BACKOFF_NS_MAX: u64 = 200_000_000;
 
 /// State of the socket.
 #[derive(Debug)]
 pub enum Link {
-    /// Not connected; the next attempt is at this time.
+    /// Not connected. The next attempt is at this time.
     Down { retry_ns: u64 },
-    /// A connect is under way; it is given up at this time.
+    /// Being connected. The attempt is given up at this time.
     Connecting { stream: TcpStream, deadline_ns: u64 },
-    /// Usable.
+    /// Connected.
     Up { stream: TcpStream },
 }
 
-/// One connection, and the logical client on it.
+/// One connection, with the logical client that uses it.
 #[derive(Debug)]
 pub struct Connection {
     pub link: Link,
-    /// Number of the logical client; it is new after every unknown outcome.
+    /// Number of the logical client. After an operation of unknown outcome the connection gets a new number.
     pub client: u64,
     pub lane: Lane,
     pub out: Vec<u8>,
@@ -46,7 +45,7 @@ pub struct Connection {
     backoff_ns: u64,
 }
 
-/// The reason why a connection had to be given up.
+/// The reason why a connection was given up.
 pub type Broken = String;
 
 impl Connection {
@@ -68,7 +67,7 @@ impl Connection {
         matches!(self.link, Link::Up { .. })
     }
 
-    /// Starts to connect; the caller registers the stream.
+    /// Starts to connect. The caller must register the stream.
     pub fn connect(&mut self, address: SocketAddr, deadline_ns: u64) -> Result<(), Broken> {
         let stream = TcpStream::connect(address).map_err(|error| format!("connect: {error}"))?;
         self.link = Link::Connecting {
@@ -78,7 +77,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Checks whether a connect under way has ended.
+    /// Checks whether the connect has ended.
     pub fn finish_connect(&mut self) -> Result<(), Broken> {
         let Link::Connecting { stream, .. } = &self.link else {
             return Ok(());
@@ -101,7 +100,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Gives the connection up: closes the socket and returns all operations that were in flight.
+    /// Gives up the connection: closes the socket, and returns all operations that were in flight.
     pub fn give_up(&mut self, now_ns: u64) -> VecDeque<Pending> {
         self.link = Link::Down {
             retry_ns: now_ns + self.backoff_ns,
@@ -114,7 +113,7 @@ impl Connection {
         std::mem::take(&mut self.pending)
     }
 
-    /// Writes as much as the socket takes.
+    /// Writes as many bytes as the socket accepts.
     pub fn flush(&mut self) -> Result<(), Broken> {
         let Link::Up { stream } = &mut self.link else {
             return Ok(());
@@ -133,7 +132,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads the waiting bytes, through `scratch`. Returns whether more may be waiting.
+    /// Reads the waiting bytes, with `scratch` as buffer. Returns whether more bytes may be waiting.
     pub fn fill(&mut self, scratch: &mut [u8]) -> Result<bool, Broken> {
         let Link::Up { stream } = &mut self.link else {
             return Ok(false);
@@ -161,7 +160,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// Returns the next reply and the operation that it answers.
+    /// Returns the next reply, with the operation to which it belongs.
     pub fn next_reply(&mut self) -> Result<Option<(Pending, Reply)>, Broken> {
         loop {
             let Some((reply, used)) =
@@ -189,7 +188,7 @@ impl Connection {
     }
 }
 
-/// Returns the common outcome of a command and of the `WAIT` after it.
+/// Returns the outcome of a command that a `WAIT` follows, from the replies to both.
 fn replicated(first: Reply, wait: Reply, wanted: u8) -> Reply {
     match (first, wait) {
         (Reply::Error(text), _) | (_, Reply::Error(text)) => Reply::Error(text),

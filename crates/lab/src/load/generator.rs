@@ -1,4 +1,4 @@
-//! Makes operations: writes an operation's RESP bytes, and keeps the data that a history needs about the operation.
+//! Makes operations: writes the RESP bytes of each operation, and keeps what a history needs to know about it.
 
 use super::history::Op;
 use super::keys::Keys;
@@ -12,11 +12,11 @@ const MSET_KEYS: usize = 10;
 #[derive(Clone, Debug)]
 pub struct Issued {
     pub op: Op,
-    /// Key and value, if the history needs them.
+    /// Key and value of the operation, if the history needs them.
     pub label: Option<(String, String)>,
 }
 
-/// The counts of one logical client so far; the numbers that it writes only grow.
+/// The counters of one logical client. The numbers that the client writes only increase.
 #[derive(Clone, Debug, Default)]
 pub struct Lane {
     turn: u64,
@@ -40,7 +40,7 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// `labels`: whether a history needs keys and values.
+    /// Makes a generator. `labels`: the history needs keys and values.
     pub fn new(workload: Workload, seed: u64, clients: usize, labels: bool) -> Generator {
         let (filler, keys) = match &workload {
             Workload::Mix {
@@ -49,7 +49,7 @@ impl Generator {
                 zipf,
                 ..
             } => (vec![b'x'; *value_bytes], Keys::new(*keys, *zipf)),
-            // The checked workload takes its keys from its clients, in turn.
+            // In the checked workload, keys belong to clients, and each client uses its keys in turn.
             Workload::Checked(checked) => (vec![b'.'; checked.value_bytes], Keys::new(1, None)),
         };
         Generator {
@@ -73,8 +73,8 @@ impl Generator {
                     lane.key = self.keys.draw(&mut self.random);
                 }
                 let mut key = format!("{prefix}{}", lane.key);
-                // Counters and lists have keys of their own, because they would fail on a key with
-                // filler.
+                // Counters and lists have keys of their own, because these operations fail on a key with another type
+                // of value.
                 match op {
                     Op::Incr => key.push_str(":n"),
                     Op::Lpush | Op::Rpush => key.push_str(":l"),
@@ -109,9 +109,9 @@ impl Generator {
                 let (op, key, value) = checked_next(checked, client, lane);
                 let (key, value) = match op {
                     Op::Setnx => {
-                        // All clients contend for the same lock before the next lock is tried.
+                        // All clients try to get one lock before they try the next lock.
                         let round = self.locks / self.clients;
-                        // Every attempt has a number of its own, because one client may try twice.
+                        // Every attempt has a number of its own, because a client may try one lock twice.
                         self.locks += 1;
                         (
                             format!("{}lock:{round}", checked.prefix),
@@ -141,8 +141,8 @@ impl Generator {
     }
 }
 
-/// Ten operations in turn: five SETs of new keys, one SET of a key that is overwritten, two RPUSHes
-/// (INCRs if lists are excluded), one INCR, one lock.
+/// Every ten operations of a client are: five SETs of new keys, one SET of a key that is overwritten, two RPUSHes
+/// (INCRs if lists are excluded), one INCR and one attempt to get a lock.
 fn checked_next(checked: &CheckedOptions, client: u64, lane: &mut Lane) -> (Op, String, String) {
     let prefix = &checked.prefix;
     let turn = lane.turn % 10;

@@ -1,4 +1,4 @@
-//! Histories: each operation and its outcome, as JSON lines in the format of
+//! Histories: each operation with its outcome, as JSON lines in the format of
 //! [`pmnet_history::Record`].
 
 use std::io::Write;
@@ -8,7 +8,7 @@ use anyhow::Context;
 pub use pmnet_history::Outcome;
 use serde::{Deserialize, Serialize};
 
-/// Number of bytes that are buffered before a write to the history file.
+/// Number of bytes that are buffered before they are written to the history file.
 const BUFFER_BYTES: usize = 256 * 1024;
 
 /// An operation of the load generator.
@@ -34,7 +34,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// Every operation.
+    /// All operations of this type.
     pub const ALL: [Op; 8] = [
         Op::Set,
         Op::Get,
@@ -61,7 +61,7 @@ impl Op {
         }
     }
 
-    /// Whether the operation may change data.
+    /// Returns whether the operation may change data.
     #[must_use]
     pub fn writes(self) -> bool {
         !matches!(self, Op::Get | Op::Ping)
@@ -74,7 +74,7 @@ impl Op {
     }
 }
 
-/// One operation of a history; fields and file format: [`pmnet_history::Record`].
+/// One operation of a history. [`pmnet_history::Record`] describes the fields and the file format.
 pub type Record = pmnet_history::Record<Op>;
 
 /// A history file that is being written.
@@ -85,7 +85,7 @@ pub struct HistoryFile {
 }
 
 impl HistoryFile {
-    /// Creates (or empties) the file.
+    /// Creates the file. If the file exists, empties it.
     ///
     /// # Errors
     /// Fails if the file system fails; the error has the path.
@@ -109,7 +109,7 @@ impl HistoryFile {
             .with_context(|| format!("cannot write the history {}", self.path.display()))
     }
 
-    /// Writes the buffered rest.
+    /// Writes the bytes that are still buffered.
     ///
     /// # Errors
     /// Fails if the file system fails; the error has the path.

@@ -1,26 +1,24 @@
-//! The choice of an operation's key: all keys equally often, or a few of them much more often
-//! (Zipf).
+//! The choice of keys: either all keys are equally frequent, or a few keys are much more frequent (Zipf).
 
 use super::summary::float;
 
-/// Maximum number of keys of a Zipf distribution. The probabilities of the keys are a table in memory with 8 bytes per
-/// key.
+/// Maximum number of keys with a Zipf distribution. The table of probabilities needs 8 bytes of memory for each key.
 pub const ZIPF_KEYS_MAX: u64 = 1_000_000;
-/// Largest exponent; with this exponent, 83 of 100 operations use the first key.
+/// Largest exponent of a Zipf distribution. With this exponent, 83 of 100 operations use the first key.
 pub const ZIPF_MAX: f64 = 3.0;
 
-/// A choice of keys, numbered from 0.
+/// A random choice among keys, which are numbered from 0.
 #[derive(Debug)]
 pub struct Keys {
     count: u64,
-    /// For each key, the probability that an operation uses this key or an earlier key, rising to 1; empty if all keys
-    /// are equally likely.
+    /// For each key, the probability that an operation uses this key or a key with a smaller number; empty if all keys
+    /// are equally frequent.
     at_most: Vec<f64>,
 }
 
 impl Keys {
-    /// Returns a choice of `count` keys. With a Zipf exponent `s`, the probability of key `n` is
-    /// proportional to 1 / (n + 1)^s.
+    /// Returns a choice among `count` keys. With a Zipf exponent `s`, the probability of key `n` is proportional to 1 /
+    /// (n + 1)^s.
     pub fn new(count: u64, zipf: Option<f64>) -> Keys {
         let mut at_most = Vec::new();
         if let Some(exponent) = zipf {
@@ -36,7 +34,7 @@ impl Keys {
         Keys { count, at_most }
     }
 
-    /// Draws a key.
+    /// Returns a random key.
     pub fn draw(&self, random: &mut fastrand::Rng) -> u64 {
         if self.at_most.is_empty() {
             return random.u64(0..self.count);

@@ -1,5 +1,5 @@
-//! Mixes of operations: a list with proportions (`set:80,get:20`), or each write followed by a read
-//! of its key (`alternate`).
+//! Mixes of operations. A mix is a list with weights (`set:80,get:20`), or each write is followed
+//! by a read of its key (`alternate`).
 
 use super::history::Op;
 
@@ -8,28 +8,28 @@ const PARTS_MAX: usize = 16;
 /// Largest weight of one part.
 const WEIGHT_MAX: u32 = 1_000_000;
 
-/// Name of the mix in which each client reads back what it wrote.
+/// Name of the mix in which each client reads what it has just written.
 const ALTERNATE: &str = "alternate";
 
-/// A weighted choice of operations.
+/// A random choice among operations with weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mix {
     parts: Vec<(Op, u32)>,
     total: u32,
-    /// Whether the parts come in turn, and every second operation uses the key of the previous one.
+    /// The parts come in turn, and every second operation uses the key of the operation before.
     alternate: bool,
 }
 
 /// The reason why a mix is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MixError {
-    /// The name is no operation that can be in a mix.
+    /// The name is not that of an operation that a mix can have.
     #[error("unknown operation {0:?}; there are set, get, incr, lpush, rpush, mset, setnx, ping")]
     Operation(String),
-    /// The weight is no number from 1 to a million.
+    /// The weight is not a number from 1 to a million.
     #[error("bad weight {0:?}: a number from 1 to 1000000 is needed")]
     Weight(String),
-    /// The mix has no part, or too many.
+    /// The mix has no parts, or too many.
     #[error("a mix has 1 to {PARTS_MAX} parts, such as set:80,get:20, or is {ALTERNATE}")]
     Parts,
 }
@@ -66,8 +66,8 @@ impl Mix {
         }
     }
 
-    /// Returns the mix of a `SET` and a `GET` of the same key, in which each client uses its own
-    /// keys.
+    /// Returns a mix in which a `GET` of the same key follows each `SET`. Each client has keys of
+    /// its own.
     #[must_use]
     pub fn alternate() -> Mix {
         Mix {
@@ -78,7 +78,7 @@ impl Mix {
     }
 
     /// Returns the operation of a client's turn (counted from 0), and whether it uses the key of
-    /// the previous turn.
+    /// the turn before.
     pub fn next(&self, turn: u64, random: &mut fastrand::Rng) -> (Op, bool) {
         if self.alternate {
             let again = !turn.is_multiple_of(2);

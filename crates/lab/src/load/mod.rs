@@ -1,11 +1,10 @@
-//! The load generator: the same code against a pmnet front, a plain Redis or a pmnet device.
+//! The load generator. The same code measures a pmnet front, a plain Redis or a pmnet device.
 //!
-//! Purpose: comparable latencies and throughput, and histories that can be checked. Invariants: one
-//! thread; every operation ends by its deadline as acknowledged, failed or unknown
-//! (`docs/spec/protocol.md` §3); an operation is reported exactly once. In open loop every latency
-//! counts from the moment at which the operation was due, so a stalled server is not hidden by a
-//! generator that waits for it (coordinated omission). May not: judge a history; [`crate::check`]
-//! does that.
+//! Purpose: latencies and throughput that can be compared, and histories that can be checked. Invariants: one thread;
+//! every operation ends by its deadline as acknowledged, failed or unknown (`docs/spec/protocol.md` §3); each operation
+//! is reported exactly once. In open loop, a latency begins at the moment at which the operation was due. Otherwise a
+//! generator that waits for a stalled server would hide the stall (coordinated omission). The generator must not judge
+//! a history: [`crate::check`] does that.
 
 mod connection;
 mod generator;
@@ -28,11 +27,11 @@ pub use options::{CLIENTS_MAX, PIPELINE_MAX, VALUE_BYTES_MAX};
 pub use options::{CheckedOptions, Endpoint, Hooks, Options, Progress, Workload};
 pub use summary::{Latency, Summary};
 
-/// Runs the load until its time is up, its number of operations is reached or `stop` is set.
+/// Runs the load until its time is over, its number of operations is reached or `stop` is set.
 ///
 /// # Errors
-/// Fails if an option is out of bounds, the endpoint gave no answer at all, the system has no more file descriptors, or
-/// a hook returned an error.
+/// Fails if an option is out of bounds, if the endpoint gave no answer at all, if the system has no file descriptors
+/// left, or if a hook returned an error.
 pub fn run(options: &Options, hooks: Hooks<'_>, stop: &AtomicBool) -> anyhow::Result<Summary> {
     options.check().map_err(anyhow::Error::msg)?;
     match options.endpoint {

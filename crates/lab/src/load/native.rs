@@ -1,4 +1,4 @@
-//! The driver for pmnet itself: sessions of one client endpoint, without a RESP front.
+//! The driver for pmnet itself: sessions of one client endpoint, without a front.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
@@ -20,18 +20,18 @@ use super::wait::Waiter;
 use crate::clock::now_ns;
 use crate::resp;
 
-/// If all outcomes so far are unknown after this time, the run is given up.
+/// Time after which the run is given up if no operation has had a known outcome.
 const NOBODY_NS_MAX: u64 = 5_000_000_000;
 /// Token of the endpoint's socket.
 const SOCKET: Token = Token(0);
 
-/// One logical client.
+/// The state of one logical client.
 struct Slot {
     session: Option<SessionHandle>,
     client: u64,
     lane: Lane,
     pending: HashMap<CallId, Pending>,
-    /// Whether its session is being ended; a new session follows.
+    /// The session is being ended. A new session follows.
     leaving: bool,
 }
 
@@ -45,7 +45,7 @@ struct Driver<'a, 'h> {
     command: Vec<u8>,
 }
 
-/// Runs the load against the head device at `address` of the options.
+/// Runs the load. The head device is at `address` of the options.
 pub fn run(options: &Options, hooks: Hooks<'_>, stop: &AtomicBool) -> anyhow::Result<Summary> {
     let mut run = Run::new(options, hooks);
     let mut config = ClientConfig::new(options.address);
@@ -125,7 +125,7 @@ impl Driver<'_, '_> {
         }
     }
 
-    /// Sends the operations that may be sent now.
+    /// Sends all operations that are due.
     fn issue(&mut self, now: u64) -> anyhow::Result<()> {
         let pipeline = self.run.options.pipeline;
         if self.run.options.rate.is_none() {
@@ -156,7 +156,7 @@ impl Driver<'_, '_> {
         Ok(())
     }
 
-    /// Whether a slot may send an operation; opens its session if it has none.
+    /// Returns whether a slot can send an operation. Opens a session if the slot has none.
     fn usable(&mut self, index: usize, now: u64) -> anyhow::Result<bool> {
         let slot = &mut self.slots[index];
         if slot.session.is_none() {
@@ -188,7 +188,7 @@ impl Driver<'_, '_> {
         let payload = Bytes::copy_from_slice(&self.command);
         let deadline = Time(pending.deadline_ns);
         let call = match pending.issued.op {
-            // The reply of these operations does not depend on the data, so devices acknowledge
+            // The replies to these operations do not depend on the data, so devices may acknowledge
             // them.
             Op::Set | Op::Mset => self.endpoint.update(session, payload, key, deadline),
             op => {
@@ -206,7 +206,7 @@ impl Driver<'_, '_> {
                 let text = refused.to_string();
                 self.run.recorder.error(&text);
                 if refused == Refused::Closed {
-                    // The event of this session has not been seen yet.
+                    // The end of this session has not been handled yet.
                     slot.leaving = true;
                 }
                 let client = slot.client;
@@ -215,7 +215,7 @@ impl Driver<'_, '_> {
         }
     }
 
-    /// Takes the endpoint's events.
+    /// Handles the events of the endpoint.
     fn outcomes(&mut self) -> anyhow::Result<()> {
         while let Some(event) = self.endpoint.poll_event() {
             match event {
@@ -238,7 +238,7 @@ impl Driver<'_, '_> {
                             .error(&format!("session closed: {reason:?}"));
                     }
                 }
-                // The load sends no READs, and passes no operation through.
+                // The load sends no READs, and opens no marks.
                 Event::Read { .. } | Event::Marked { .. } => {}
             }
         }
@@ -280,7 +280,7 @@ impl Driver<'_, '_> {
             self.run.recorder.error(text.as_deref().unwrap_or_default());
         }
         if outcome == Outcome::Unknown && !slot.leaving {
-            // A new logical client goes on, as with a connection.
+            // A new logical client takes the slot, as in the driver for RESP.
             slot.leaving = true;
             self.endpoint.end(session, Time(pending.deadline_ns));
         }
@@ -288,7 +288,8 @@ impl Driver<'_, '_> {
         self.run.ended(client, pending, outcome, text)
     }
 
-    /// Ends all sessions without waiting. A session that is not ended in order expires.
+    /// Starts the end of all sessions, without waiting. A session that is not ended properly
+    /// expires.
     fn leave(&mut self, now: u64) -> anyhow::Result<()> {
         for session in self.slot_of.keys() {
             self.endpoint.end(*session, Time(now));

@@ -13,8 +13,7 @@ pub const CLIENTS_MAX: usize = 4096;
 pub const PIPELINE_MAX: usize = 10_000;
 /// Maximum size of a value in bytes: the limit of one update.
 pub const VALUE_BYTES_MAX: usize = pmnet_wire::MESSAGE_BYTES_MAX;
-/// A run with a minimum number of acknowledged operations takes at most this many times its
-/// duration.
+/// A run with a minimum number of acknowledged operations lasts at most this many times its duration.
 pub const PATIENCE: u32 = 10;
 
 /// The kind of server.
@@ -37,30 +36,30 @@ pub struct Options {
     pub shard: u32,
     /// Number of connections or sessions, 1 to [`CLIENTS_MAX`].
     pub clients: usize,
-    /// Number of commands in flight on each connection, 1 to [`PIPELINE_MAX`]. In closed loop these commands are sent
-    /// as one batch, and the next batch follows when all replies have arrived, as in redis-benchmark.
+    /// Number of commands in flight on each connection, 1 to [`PIPELINE_MAX`]. In closed loop the connection sends this
+    /// many commands as one batch, and sends the next batch when all replies have arrived, as redis-benchmark does.
     pub pipeline: usize,
     /// Operations per second of all clients together (open loop); `None`: closed loop.
     pub rate: Option<f64>,
     /// Time for which operations are issued, after the warm-up.
     pub duration: Duration,
-    /// The run goes on beyond its duration until this many operations are acknowledged, at most [`PATIENCE`] times as
-    /// long. A machine that is busy with other work completes fewer operations in the same time, and a check of very
+    /// Minimum number of acknowledged operations. If fewer are acknowledged, the run continues beyond its duration, up
+    /// to [`PATIENCE`] times as long. A busy machine completes fewer operations in the same time, and a check of very
     /// few operations proves nothing.
     pub acknowledged_min: u64,
-    /// The run stops after this many operations (warm-up included), if this comes first.
+    /// Maximum number of operations, warm-up included; `None`: only the duration limits the run.
     pub operations: Option<u64>,
-    /// Time at the beginning in which operations are issued and not measured.
+    /// Time at the beginning in which operations are issued but not measured.
     pub warmup: Duration,
     /// Time after which an operation without a reply has an unknown outcome, and its connection is
     /// given up.
     pub deadline: Duration,
-    /// For [`Endpoint::Resp`]: a `WAIT` for this many replicas follows each write, and the
-    /// operation ends with the reply to the `WAIT`; 0: no `WAIT`.
+    /// For [`Endpoint::Resp`]: number of replicas for which a `WAIT` after each write waits. The operation ends with
+    /// the reply to the `WAIT`. 0: no `WAIT`.
     pub replicas: u8,
-    /// Time for which the thread polls without blocking after each activity (0: it always blocks).
+    /// Time for which the thread polls without blocking after each activity; 0: the thread always blocks.
     pub spin: Duration,
-    /// Seed of the keys and of the mix.
+    /// Seed of the random choice of keys and operations.
     pub seed: u64,
     /// The operations to issue.
     pub workload: Workload,
@@ -86,17 +85,16 @@ pub enum Workload {
     Checked(CheckedOptions),
 }
 
-/// The checked workload: each logical client owns its keys and writes increasing numbers.
+/// The checked workload: each logical client has keys of its own, and writes increasing numbers to them.
 #[derive(Clone, Debug)]
 pub struct CheckedOptions {
-    /// Prefix of every key; each run needs its own.
+    /// Prefix of every key. Each run needs another prefix.
     pub prefix: String,
-    /// Number of keys of one client that are written in turn: each key is written once before the first key is
-    /// overwritten.
+    /// Number of keys that a client writes before it overwrites the first of them.
     pub ring: u64,
-    /// Whether lists are used (RPUSH); some stores have none.
+    /// Lists are used (RPUSH). Some stores have no lists.
     pub lists: bool,
-    /// Size in bytes to which SET values are padded (for fragmentation); 0: the number alone.
+    /// Length in bytes to which SET values are padded, for fragmentation; 0: no padding.
     pub value_bytes: usize,
 }
 
@@ -115,10 +113,10 @@ pub struct Progress {
     pub rate: f64,
 }
 
-/// Takes one ended operation; an error ends the run.
+/// A function that receives each operation that has ended. An error of the function ends the run.
 pub type RecordHook<'a> = &'a mut dyn FnMut(&Record) -> anyhow::Result<()>;
 
-/// The receivers of a run's events.
+/// The functions that receive a run's events.
 #[derive(Default)]
 pub struct Hooks<'a> {
     /// Called with every operation that has ended.
@@ -128,7 +126,7 @@ pub struct Hooks<'a> {
 }
 
 impl Options {
-    /// A closed-loop RESP run of one second with SET of 100 bytes on 10,000 keys.
+    /// Returns the options of a closed-loop RESP run of one second with SETs of 100 bytes on 10,000 keys.
     #[must_use]
     pub fn new(address: SocketAddr) -> Options {
         Options {
@@ -156,10 +154,10 @@ impl Options {
         }
     }
 
-    /// Checks the bounds.
+    /// Checks that all options are within their bounds.
     ///
     /// # Errors
-    /// Fails if a value is out of its range; the error names both.
+    /// Fails if a value is out of its range. The error names the value and the range.
     pub fn check(&self) -> Result<(), String> {
         let range = |name: &str, value: usize, max: usize| {
             if (1..=max).contains(&value) {

@@ -14,12 +14,12 @@ use super::wait::Waiter;
 use crate::clock::now_ns;
 use crate::resp::{Reply, write_command};
 
-/// Time after which a connect is given up.
+/// Time after which an attempt to connect is given up, in nanoseconds.
 const CONNECT_NS_MAX: u64 = 1_000_000_000;
-/// Time without a single connection after which the run is given up.
+/// Time after which the run is given up if no connection could be made, in nanoseconds.
 const NOBODY_NS_MAX: u64 = 3_000_000_000;
 
-/// Runs the load against `address` of the options.
+/// Runs the load. The server is at `address` of the options.
 pub fn run(options: &Options, hooks: Hooks<'_>, stop: &AtomicBool) -> anyhow::Result<Summary> {
     let mut run = Run::new(options, hooks);
     let connections = (0..options.clients)
@@ -68,7 +68,7 @@ impl Driver<'_, '_> {
         }
     }
 
-    /// Checks deadlines and connects, and connects again.
+    /// Ends operations and connects that are over their deadlines, and reconnects.
     fn tick(&mut self, now: u64) -> anyhow::Result<()> {
         for index in 0..self.connections.len() {
             let connection = &mut self.connections[index];
@@ -133,7 +133,7 @@ impl Driver<'_, '_> {
         loop {
             match self.connections[index].fill(&mut self.scratch) {
                 Err(text) => {
-                    // Replies that arrived before the end still count.
+                    // Replies that arrived before the connection closed still count.
                     if self.replies(index)? {
                         self.broken(index, &text)?;
                     }
@@ -148,7 +148,7 @@ impl Driver<'_, '_> {
         }
     }
 
-    /// Takes all complete replies; returns false if the connection was given up meanwhile.
+    /// Handles all complete replies. Returns false if the connection was given up during this call.
     fn replies(&mut self, index: usize) -> anyhow::Result<bool> {
         loop {
             let (pending, reply) = match self.connections[index].next_reply() {
@@ -172,7 +172,7 @@ impl Driver<'_, '_> {
         }
     }
 
-    /// Gives a connection up; all operations in flight get an unknown outcome.
+    /// Gives up a connection. All operations in flight get an unknown outcome.
     fn broken(&mut self, index: usize, text: &str) -> anyhow::Result<()> {
         let connection = &mut self.connections[index];
         let was_used = connection.is_up();
@@ -180,8 +180,8 @@ impl Driver<'_, '_> {
         let unknown = text == "outcome unknown";
         let pending = connection.give_up(now_ns());
         if unknown || !pending.is_empty() {
-            // The outcome of this client's last operation is unknown. From then on the connection counts as a new
-            // logical client, so that "its operations took effect in order" holds exactly for each client.
+            // The outcome of this client's last operation is unknown. From now on the connection counts as a new
+            // logical client. So the statement "its operations took effect in order" holds for each client.
             connection.client = self.run.new_client();
             connection.lane = Lane::default();
         }
@@ -196,7 +196,7 @@ impl Driver<'_, '_> {
         Ok(())
     }
 
-    /// Sends the operations that may be sent now.
+    /// Sends all operations that are due.
     fn issue(&mut self, now: u64) -> anyhow::Result<()> {
         if self.run.options.rate.is_some() {
             return self.issue_open(now);
@@ -234,7 +234,7 @@ impl Driver<'_, '_> {
         for index in used {
             self.flush(index)?;
         }
-        // Late operations wait for a reply and need no timer.
+        // Operations that are overdue wait for a reply, and need no timer.
         if self.run.due_ns() > now {
             self.waiter.alarm(self.run.due_ns())?;
         }
@@ -267,7 +267,7 @@ impl Driver<'_, '_> {
     }
 }
 
-/// Returns the outcome that a reply gives its operation, and the error text.
+/// Returns the outcome of the operation that got this reply, and the error text.
 pub fn judge(reply: &Reply) -> (Outcome, Option<String>) {
     match reply {
         Reply::Error(text) if text.contains("outcome unknown") => {

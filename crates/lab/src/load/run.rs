@@ -1,4 +1,5 @@
-//! The part that all drivers of the load share: the operations, their times, and the results.
+//! The part that all drivers of the load generator share: the operations, their times, and the
+//! results.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -15,23 +16,23 @@ const TICK_NS: u64 = 50_000_000;
 /// Number of ticks between two progress reports.
 const TICKS_PER_REPORT: u64 = 2;
 
-/// An operation whose outcome is open.
+/// An operation without a known outcome.
 #[derive(Debug)]
 pub struct Pending {
     pub issued: Issued,
-    /// Time at which the operation was sent; in open loop, the time at which it was due.
+    /// Time at which the operation was sent. In open loop: the time at which the operation was due.
     pub invoke_ns: u64,
     /// Time at which the operation is given up.
     pub deadline_ns: u64,
-    /// Number of replicas for which a `WAIT` after its command waits; 0: no `WAIT`.
+    /// Number of replicas for which the `WAIT` after the command waits; 0: no `WAIT`.
     pub replicas: u8,
-    /// The reply to the command itself, while the reply to its `WAIT` is missing.
+    /// The reply to the command, while the reply to the `WAIT` is missing.
     pub first: Option<Reply>,
-    /// Whether the operation counts for the percentiles.
+    /// The operation counts for the percentiles.
     measured: bool,
 }
 
-/// One run.
+/// The state of one run of the load generator.
 pub struct Run<'a, 'h> {
     pub options: &'a Options,
     pub recorder: Recorder,
@@ -54,7 +55,7 @@ pub struct Run<'a, 'h> {
 }
 
 impl<'a, 'h> Run<'a, 'h> {
-    /// Creates a run and starts its clock.
+    /// Creates a run, and starts its clock.
     pub fn new(options: &'a Options, hooks: Hooks<'h>) -> Run<'a, 'h> {
         let start_ns = now_ns();
         let measure_ns = start_ns + nanos(options.warmup);
@@ -90,7 +91,7 @@ impl<'a, 'h> Run<'a, 'h> {
         client
     }
 
-    /// Returns false once no further operation may be issued.
+    /// Returns whether further operations may be issued.
     pub fn goes_on(&mut self, now: u64, stop: &AtomicBool) -> bool {
         let enough = self.recorder.acknowledged >= self.options.acknowledged_min;
         let over = now >= self.end_ns && (enough || now >= self.end_max_ns)
@@ -105,12 +106,12 @@ impl<'a, 'h> Run<'a, 'h> {
         self.stopped_ns == 0
     }
 
-    /// Whether no further operation may be issued.
+    /// Returns whether the run is over, so that no further operation may be issued.
     pub fn is_over(&self) -> bool {
         self.stopped_ns > 0
     }
 
-    /// Returns true if it is time to check deadlines; also reports the progress.
+    /// Returns whether deadlines must be checked now. Also reports the progress.
     pub fn tick(&mut self, now: u64) -> bool {
         if now < self.tick_ns {
             return false;
@@ -128,13 +129,13 @@ impl<'a, 'h> Run<'a, 'h> {
         self.tick_ns
     }
 
-    /// Open loop: returns the time at which the next operation is due.
+    /// Returns the time at which the next operation is due, in open loop.
     pub fn due_ns(&self) -> u64 {
         self.due_ns
     }
 
     /// Issues the next operation of a client: appends its command to `out`. `invoke_ns` is the
-    /// present time; in open loop, the time at which the operation was due.
+    /// present time, or in open loop the time at which the operation was due.
     pub fn issue(
         &mut self,
         client: u64,
@@ -155,7 +156,7 @@ impl<'a, 'h> Run<'a, 'h> {
         }
     }
 
-    /// Takes the outcome of an operation.
+    /// Records the outcome of an operation.
     pub fn ended(
         &mut self,
         client: u64,
@@ -202,7 +203,7 @@ impl<'a, 'h> Run<'a, 'h> {
         self.last_report = (now, self.recorder.acknowledged);
     }
 
-    /// Returns the result.
+    /// Returns the results of the run.
     pub fn finish(self) -> Summary {
         let open = self.options.rate.is_some();
         let measured = self.stopped_ns.saturating_sub(self.measure_ns);
@@ -216,7 +217,7 @@ impl<'a, 'h> Run<'a, 'h> {
     }
 }
 
-/// Rounds a non-negative float to an integer; `Duration` does it without a cast.
+/// Rounds a non-negative float to an integer. `Duration` does the conversion without a cast.
 fn round(value: f64) -> u64 {
     Duration::try_from_secs_f64(value.max(0.0) / 1e9).map_or(u64::MAX, nanos)
 }

@@ -8,14 +8,14 @@ use serde::Serialize;
 
 use super::history::{Op, Outcome};
 
-/// Longest latency that the histogram distinguishes, in nanoseconds; longer latencies count as this latency.
+/// Longest latency that the histogram can hold, in nanoseconds. Longer latencies count as this latency.
 const LATENCY_NS_MAX: u64 = 120_000_000_000;
 /// Maximum number of different error texts that are kept.
 const ERRORS_MAX: usize = 8;
 /// Number of points of a CDF.
 const CDF_POINTS: u32 = 400;
 
-/// Latency percentiles of one kind of operation, in microseconds.
+/// Latency percentiles of operations, in microseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Latency {
     /// Number of acknowledged operations that were measured.
@@ -63,9 +63,9 @@ impl Latency {
 pub struct Summary {
     /// Measured time in seconds.
     pub seconds: f64,
-    /// Measured operations that were acknowledged per second.
+    /// Number of measured operations that were acknowledged, per second.
     pub throughput: f64,
-    /// `closed`, or `open` (then a latency counts from the moment at which the operation was due).
+    /// `closed` or `open`. In open loop, a latency begins at the moment at which the operation was due.
     pub mode: &'static str,
     /// Number of acknowledged operations.
     pub acknowledged: u64,
@@ -73,17 +73,17 @@ pub struct Summary {
     pub failed: u64,
     /// Number of operations of unknown outcome.
     pub unknown: u64,
-    /// Number of connections that had to be made again.
+    /// Number of reconnects.
     pub reconnects: u64,
-    /// Open loop only: number of operations that were due and not sent at the end.
+    /// In open loop: number of operations that were due at the end and not sent.
     pub backlog: u64,
-    /// The first few different error texts, and how often each came.
+    /// The first error texts, each with its number of occurrences.
     pub errors: BTreeMap<String, u64>,
     /// Latencies of all operations together.
     pub latency: Latency,
     /// Latencies by operation.
     pub by_operation: BTreeMap<&'static str, Latency>,
-    /// Distribution of `latency`: (microseconds, fraction of operations at or below this time).
+    /// Distribution of `latency`, as points (microseconds, fraction of operations at or below this time).
     #[serde(skip)]
     pub cdf: Vec<(f64, f64)>,
 }
@@ -114,7 +114,7 @@ impl Recorder {
         }
     }
 
-    /// Counts an outcome; `latency_ns` is given if it is to be measured.
+    /// Counts an outcome. `latency_ns` is `None` if the operation is not measured.
     pub fn count(&mut self, op: Op, outcome: Outcome, latency_ns: Option<u64>) {
         match outcome {
             Outcome::Ok => self.acknowledged += 1,
@@ -131,7 +131,7 @@ impl Recorder {
         }
     }
 
-    /// Keeps an error text, if there are not too many different texts.
+    /// Counts an error text. If there are already too many different texts, ignores a new text.
     pub fn error(&mut self, text: &str) {
         if self.errors.contains_key(text) || self.errors.len() < ERRORS_MAX {
             *self.errors.entry(text.to_owned()).or_default() += 1;
@@ -174,7 +174,7 @@ fn micros(nanos: u64) -> f64 {
     (float(nanos) / 10.0).round() / 100.0
 }
 
-/// A count as a float. The conversion is exact up to 2^53, which no run reaches.
+/// Converts a count to a float. The conversion is exact for counts up to 2^53, and no run has more.
 pub fn float(count: u64) -> f64 {
     u32::try_from(count).map_or_else(
         |_| {
@@ -195,7 +195,7 @@ fn cdf(histogram: &Histogram<u64>) -> Vec<(f64, f64)> {
         let quantile = f64::from(step) / f64::from(CDF_POINTS);
         points.push((micros(histogram.value_at_quantile(quantile)), quantile));
     }
-    // The tail is the most important part, and gets finer steps than the rest of the distribution.
+    // The tail is the most important part of the distribution, so it has finer steps.
     for quantile in [0.998, 0.999, 0.9995, 0.9999, 1.0] {
         points.push((micros(histogram.value_at_quantile(quantile)), quantile));
     }

@@ -1,4 +1,5 @@
-//! Waiting: one poll, and for the open loop a timer that is finer than the poll's milliseconds.
+//! Waiting: one poll, and in open loop a timer, because the poll has a resolution of milliseconds
+//! only.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
@@ -13,12 +14,12 @@ use rustix::time::{
 
 use crate::clock::{nanos, now_ns};
 
-/// Maximum number of events that are taken from the poll at once.
+/// Maximum number of events that one poll returns.
 const EVENTS_MAX: usize = 1024;
 /// Token of the timer.
 const TIMER: Token = Token(usize::MAX - 1);
 
-/// A poll with a timer and adaptive spinning.
+/// A poll with a timer. After activity the poll can spin instead of sleep.
 pub struct Waiter {
     poll: Poll,
     events: Events,
@@ -28,7 +29,7 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// Returns a waiter that spins for this long after activity (0: never).
+    /// Returns a waiter that spins for this time after activity; 0: it never spins.
     pub fn new(spin: Duration) -> anyhow::Result<Waiter> {
         let poll = Poll::new().context("cannot poll sockets")?;
         let timer = timerfd_create(
@@ -48,12 +49,12 @@ impl Waiter {
         })
     }
 
-    /// Returns the registry for sockets.
+    /// Returns the registry, with which sockets are registered.
     pub fn registry(&self) -> &Registry {
         self.poll.registry()
     }
 
-    /// Makes the next wait end at this time, with microsecond resolution.
+    /// Makes the next wait end at this time. The resolution is a microsecond.
     pub fn alarm(&self, at_ns: u64) -> anyhow::Result<()> {
         let time = Itimerspec {
             it_interval: Timespec {
@@ -65,14 +66,14 @@ impl Waiter {
                 tv_nsec: i64::try_from(at_ns % 1_000_000_000).unwrap_or(0),
             },
         };
-        // A new setting also resets the timer, so its expirations need not be read.
+        // Setting the timer again also resets it, so its expirations need not be read.
         timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &time)
             .context("cannot set a timer")?;
         Ok(())
     }
 
-    /// Waits until a socket is ready, at most until `until_ns`; returns the tokens of the ready
-    /// sockets.
+    /// Waits until a socket is ready, but not beyond `until_ns`. Returns the tokens of the ready
+    /// sockets in `ready`.
     pub fn wait(&mut self, until_ns: u64, ready: &mut Vec<Token>) -> anyhow::Result<()> {
         ready.clear();
         let now = now_ns();

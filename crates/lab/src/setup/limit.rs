@@ -1,4 +1,4 @@
-//! The upper bound `pmnet-lab resp-limit` as a process of its own.
+//! The upper bound `pmnet-lab resp-limit`, as a process of its own.
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -9,12 +9,12 @@ use anyhow::Context;
 use super::ValueBytes;
 use crate::harness::{Binaries, Port, Process, READY_MAX, Ready, Scratch, Spec};
 
-/// Name of the upper bound in tables of CPU time.
+/// Name of the upper bound in tables of CPU times.
 pub const NAME: &str = "resp-limit";
 
-/// The bound alone, on the loopback interface.
+/// The upper bound alone, on the loopback interface.
 pub struct LimitAlone {
-    // The fields are dropped in this order: first the process, which uses the port and the folder.
+    // The process is dropped first, because it uses the port and the folder.
     process: Process,
     address: SocketAddr,
     _port: Port,
@@ -30,7 +30,7 @@ pub fn arguments(listen: SocketAddr, value: ValueBytes) -> Vec<OsString> {
 }
 
 impl LimitAlone {
-    /// Starts the process and waits until it serves.
+    /// Starts the process, and waits until it serves.
     pub fn start(
         binaries: &Binaries,
         folder: &Path,

@@ -1,5 +1,5 @@
-//! A set-up over links: client and server are network namespaces, with a device in the kernel or no
-//! device between them.
+//! A set-up over links. Client and server are network namespaces. Between client and server is a device in the kernel,
+//! or no device.
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,52 +16,52 @@ use crate::harness::{Binaries, Process, Ready, Role, Scratch, Spec, StoreKind};
 use crate::harness::{answered, drained, redis_spec, sweep_namespaces};
 use crate::resp::Reply;
 
-/// Ports of Redis and of the front; each namespace has all ports to itself.
+/// Port of Redis and of the front. The two are in different namespaces, so both can use it.
 const REDIS_PORT: u16 = 6379;
 const FRONT_PORT: u16 = 6380;
 /// The namespace of the load and the front.
 const CLIENT: &str = "client1";
 /// The namespace of Redis and the server.
 const FAR: &str = "server";
-/// Time after which a path without any answer counts as broken.
+/// Time after which a path without an answer counts as broken.
 const PATH_MAX: Duration = Duration::from_secs(5);
 
-/// The process at the other end of the links.
+/// The process at the far end of the links.
 #[derive(Clone, Copy, Debug)]
 pub enum Far {
-    /// A database, and further arguments for the front that uses it.
+    /// A database, with further arguments for the front that uses it.
     Store(StoreKind, &'static [&'static str]),
-    /// The bound, `resp-limit`, for a system without a device.
+    /// The upper bound, `resp-limit`. The system has no device.
     Limit(ValueBytes),
 }
 
-/// The running set-up; when it is dropped, all its processes end and its network is removed.
+/// The running set-up. When this value is dropped, all processes end and the network is removed.
 pub struct Linked {
-    // The fields are dropped in this order: the client side first, the folders last.
+    // The fields are dropped in the order of their declaration: client side first, folders last.
     front: Option<Process>,
     stand: Stand,
-    /// Redis or the bound, with its name.
+    /// Redis or the upper bound, with its name.
     far: Option<(String, Process)>,
     endpoint: SocketAddr,
     scratch: Scratch,
 }
 
-/// Removes networks of killed owners.
+/// Removes the networks of owners that were killed.
 pub fn sweep() -> anyhow::Result<()> {
     sweep_namespaces();
     Ok(pinned::sweep()?)
 }
 
 impl Linked {
-    /// Makes the network of `system` and starts the processes of a Redis client's path: front and
-    /// load at the client; `system`'s device, server and Redis at the server. A system without a device has Redis
-    /// alone, or the server that is the upper bound. `name` and `number` distinguish several set-ups.
+    /// Makes the network of `system`, and starts the processes on the path of a Redis client. Front and load are on the
+    /// client's node. Device, server and Redis are on the nodes that `system` names. If `system` has no device, there
+    /// is only Redis, or only the server that is the upper bound. `name` and `number` distinguish several set-ups.
     ///
-    /// The calling thread must outlive the set-up, because the processes end with this thread.
+    /// The calling thread must outlive the set-up, because the processes end when this thread ends.
     ///
     /// # Errors
-    /// Fails if this machine lacks a program or right, or a process did not start; the error names the first of these
-    /// causes.
+    /// Fails if this machine lacks a program or a right, or if a process does not start. The error names the first such
+    /// obstacle.
     pub fn start(
         system: System,
         name: &str,
@@ -73,7 +73,7 @@ impl Linked {
         let stand = Stand::build(system, number)?;
         let has_device = system.has_device();
         let near = SocketAddr::from((Ipv4Addr::LOCALHOST, FRONT_PORT));
-        // The address at which clients reach Redis, and fronts that read from it directly.
+        // The address of Redis, for clients and for fronts that read from it directly.
         let redis = SocketAddr::from((*SERVER.ip(), REDIS_PORT));
         let mut linked = Linked {
             front: None,
@@ -154,7 +154,7 @@ impl Linked {
     }
 
     fn start_redis(&mut self, address: SocketAddr) -> anyhow::Result<()> {
-        // Only the other namespace can reach this Redis.
+        // Only the client's namespace can reach this Redis.
         let open = ["--protected-mode", "no"].map(String::from);
         let spec = redis_spec(&Binaries::own()?, address, self.scratch.disk(), &open)?;
         let redis = spec.program.as_deref().context("a Redis is a program")?;
@@ -171,7 +171,7 @@ impl Linked {
         Ok(())
     }
 
-    /// Returns the RESP endpoint, as seen from [inside](Linked::inside).
+    /// Returns the RESP endpoint. The endpoint can be used from [inside](Linked::inside).
     pub const fn endpoint(&self) -> SocketAddr {
         self.endpoint
     }
@@ -201,7 +201,7 @@ impl Linked {
         self.front.as_mut()
     }
 
-    /// Waits until all acknowledged updates have reached the database. Without a front, they have reached it at once.
+    /// Waits until the database has applied all acknowledged updates. Without a front there is nothing to wait for.
     pub fn settle(&self) -> anyhow::Result<()> {
         match self.front {
             Some(_) => self.inside(|| drained(self.endpoint)),
@@ -209,7 +209,7 @@ impl Linked {
         }
     }
 
-    /// Ends every process by SIGTERM, client side first. Returns the names of the processes that did not end by
+    /// Ends every process with SIGTERM, client side first. Returns the names of the processes that did not end by
     /// themselves with exit code 0.
     pub fn stop(mut self) -> anyhow::Result<Vec<String>> {
         let mut unclean = Vec::new();

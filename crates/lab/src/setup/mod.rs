@@ -1,9 +1,9 @@
-//! Measured set-ups on the loopback interface or over links: pmnet, a Redis without pmnet, and an
-//! upper bound for both.
+//! Set-ups that are measured, on the loopback interface or over links: pmnet, a Redis without pmnet, and an upper bound
+//! for both.
 //!
-//! Purpose: code that the demo and `bench redis` share. Invariants: when a handle is dropped, its
-//! processes end and its networks are removed; clients see one RESP endpoint in every set-up. The
-//! thread that starts a set-up must outlive it, because the processes end with this thread.
+//! Purpose: code that the demo and `bench redis` share. Invariants: when a handle is dropped, its processes end and its
+//! networks are removed; every set-up has one RESP endpoint for clients. The thread that starts a set-up must outlive
+//! the set-up, because the processes end when this thread ends.
 
 mod limit;
 mod linked;
@@ -19,34 +19,34 @@ pub(crate) use linked::sweep;
 use linked::{Far, Linked};
 use replicated::Replicated;
 
-/// Size of the value with which the bound answers a `GET`: the size of the written values.
+/// Size in bytes of the value with which the upper bound answers a `GET`. This size is the size of the values that
+/// clients write.
 #[derive(Clone, Copy, Debug)]
 pub struct ValueBytes(pub usize);
 
-/// The place of a set-up's clients, and its parts.
+/// The machine of a set-up's clients, and the parts of the set-up.
 #[derive(Clone, Debug)]
 pub enum Place {
-    /// The bound, `resp-limit`, on the loopback interface.
+    /// The upper bound, `resp-limit`, on the loopback interface.
     Limit(ValueBytes),
     /// A database, with or without pmnet, on the loopback interface.
     Loopback(Topology),
-    /// Redis with this many replicas on the loopback interface. `synced`: the first Redis syncs each write to its disk;
-    /// otherwise no Redis writes to a disk.
+    /// A Redis with replicas, on the loopback interface. The replicas never write to a disk.
     Replicated {
         /// Number of replicas.
         replicas: u8,
-        /// Whether the first Redis syncs each write to its disk.
+        /// If true, the first Redis syncs each write to its disk. If false, the first Redis writes to no disk.
         synced: bool,
     },
-    /// The bound at the other end of a link, in namespaces.
+    /// The upper bound at the other end of a link, in namespaces.
     LinkedLimit(ValueBytes),
-    /// Namespaces joined by links, as in `pmnet-lab bench micro`, with a database and further
-    /// arguments for the front.
+    /// Namespaces that are joined by links, as in `pmnet-lab bench micro`, with a database and further arguments for
+    /// the front.
     Links(System, StoreKind, &'static [&'static str]),
 }
 
 impl Place {
-    /// Whether the set-up's clients are at the other end of a link.
+    /// Returns whether the clients of the set-up are at the other end of a link.
     #[must_use]
     pub const fn is_linked(&self) -> bool {
         matches!(self, Place::Links(..) | Place::LinkedLimit(_))
@@ -55,7 +55,7 @@ impl Place {
 
 /// A running set-up.
 pub enum Running {
-    /// The bound alone.
+    /// The upper bound alone.
     Limit(Box<LimitAlone>),
     /// Processes of this machine on its loopback interface.
     Local(Box<Cluster>),
@@ -66,12 +66,12 @@ pub enum Running {
 }
 
 impl Running {
-    /// Starts all processes and waits until they serve. `number` distinguishes several set-ups of a
-    /// run; `name` is the prefix of the names of their folders in `out`.
+    /// Starts all processes, and waits until they serve. `number` distinguishes several set-ups of a run. `name` is the
+    /// prefix of the names of their folders in `out`.
     ///
     /// # Errors
-    /// Fails if this machine lacks a program or right, or a process did not start; the error names the first of these
-    /// causes.
+    /// Fails if this machine lacks a program or a right, or if a process does not start. The error names the first such
+    /// obstacle.
     pub fn start(
         place: &Place,
         (name, number): (&str, usize),
@@ -104,10 +104,10 @@ impl Running {
         })
     }
 
-    /// Returns the RESP endpoint, as seen from [inside](Running::inside).
+    /// Returns the RESP endpoint. The endpoint can be used from [inside](Running::inside).
     ///
     /// # Errors
-    /// Fails if the set-up has no endpoint (an embedded store without pmnet).
+    /// Fails if the set-up has no endpoint: an embedded store without pmnet.
     pub fn endpoint(&self) -> anyhow::Result<SocketAddr> {
         match self {
             Running::Limit(limit) => Ok(limit.endpoint()),
@@ -142,10 +142,10 @@ impl Running {
         }
     }
 
-    /// Waits until all acknowledged updates have reached the database.
+    /// Waits until the database has applied all acknowledged updates.
     ///
     /// # Errors
-    /// Fails if the database lacks some of the acknowledged updates after half a minute.
+    /// Fails if the database still lacks acknowledged updates after half a minute.
     pub fn settle(&self) -> anyhow::Result<()> {
         match self {
             Running::Limit(_) => Ok(()),
@@ -155,7 +155,7 @@ impl Running {
         }
     }
 
-    /// Ends the front, if there is one. Afterwards the set-up answers no requests.
+    /// Ends the front, if there is one. After this call the set-up answers no requests.
     ///
     /// # Errors
     /// Fails if the kernel refuses the operation.
@@ -175,7 +175,7 @@ impl Running {
         }))
     }
 
-    /// Ends every process by SIGTERM. Returns the names of the processes that did not end with exit code 0.
+    /// Ends every process with SIGTERM. Returns the names of the processes that did not end with exit code 0.
     ///
     /// # Errors
     /// Fails if the kernel refuses the operation.
@@ -189,12 +189,12 @@ impl Running {
     }
 }
 
-/// A front that has ended.
+/// The results of a front that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndedFront {
-    /// Whether the front ended by itself with exit code 0.
+    /// The front ended by itself with exit code 0.
     pub clean: bool,
-    /// Log output of the process since its start.
+    /// The front's log since its start.
     pub log: String,
 }
 

@@ -9,18 +9,18 @@ use crate::resp::Reply;
 
 /// Time within which every replica must have the data of the first Redis.
 const JOIN_MAX: Duration = Duration::from_secs(20);
-/// Interval at which this is checked.
+/// Interval at which the start checks the replicas.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A Redis with its replicas.
 pub struct Replicated {
-    // Replicas are dropped first, because they would complain about a lost link.
+    // The replicas are dropped first, because otherwise they would report a lost link.
     replicas: Vec<Cluster>,
     first: Cluster,
 }
 
 impl Replicated {
-    /// Starts all processes and waits until every replica follows.
+    /// Starts all processes, and waits until every replica has the data of the first Redis.
     pub fn start(
         binaries: &Binaries,
         folder: &Path,

@@ -1,5 +1,5 @@
-//! The layout of a testbed: its nodes and their links. This module only describes; it creates
-//! nothing.
+//! The layout of a testbed: its nodes and their links. This module only describes the layout, and
+//! creates nothing.
 //!
 //! ```text
 //! client1 ─┐
@@ -8,10 +8,10 @@
 //! client1 ── tap1 ── device1 ── tap2 ── server  with a tap in each link
 //! ```
 //!
-//! A device is a Linux bridge with an address of its own: it forwards packets for other nodes, and
-//! can also be an addressed hop. Several clients without a device meet in a bridge named `hub`. A
-//! tap is a bridge without an address. An adversary in it sees each packet of its link, and can
-//! send to both ends.
+//! A device is a Linux bridge with an address of its own. The bridge forwards packets for other
+//! nodes, and can also be an addressed hop. If there are several clients and no device, a bridge
+//! named `hub` connects them. A tap is a bridge without an address. An adversary in a tap sees each
+//! packet of its link, and can send to both ends.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -26,7 +26,8 @@ pub const DEVICES_MAX: u8 = 3;
 pub const END_INTERFACE: &str = "eth0";
 /// Name of the interface that has the address of a device.
 pub const BRIDGE: &str = "br0";
-/// Last byte of the addresses: clients from 1, devices from 101; the server.
+/// Last byte of the first device's address. Clients have addresses from 1 on, and devices from 101
+/// on.
 const DEVICE_FIRST: u8 = 101;
 const SERVER: u8 = 200;
 
@@ -37,21 +38,21 @@ pub struct Node {
     pub name: String,
     /// The name of its network namespace.
     pub namespace: String,
-    /// The interface that has the addresses.
+    /// The interface that has the addresses of the machine.
     pub interface: &'static str,
-    /// IPv4 address of the machine in a /24 network; the hub has none.
+    /// IPv4 address of the machine in a /24 network; `None` for the hub.
     pub ipv4: Option<Ipv4Addr>,
-    /// IPv6 address of the machine in a /64 network; the hub has none.
+    /// IPv6 address of the machine in a /64 network; `None` for the hub.
     pub ipv6: Option<Ipv6Addr>,
-    /// The bridge ports, each named after the node at its other end; empty for a client or server,
-    /// which is no switch.
+    /// Names of the bridge's ports. Each port is named after the node at the other end of its link.
+    /// Empty for a client or a server.
     pub ports: Vec<String>,
 }
 
-/// A veth pair.
+/// A veth pair, which joins two nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Link {
-    /// Node name and interface of both ends, the client's side first.
+    /// Node name and interface name of both ends, the client's side first.
     pub ends: [(String, String); 2],
 }
 
@@ -65,9 +66,9 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Returns a layout of `clients` machines (1 to [`CLIENTS_MAX`]), `devices` switches in a row
-    /// (0 to [`DEVICES_MAX`]) and a server. Numbers outside of these ranges are changed to the
-    /// nearest bound. The name of a namespace is `prefix` and the name of the node.
+    /// Returns a layout with `clients` clients (1 to [`CLIENTS_MAX`]), `devices` switches in a row
+    /// (0 to [`DEVICES_MAX`]) and a server. A number outside of its range is changed to the nearest
+    /// bound. The name of a namespace is `prefix`, followed by the name of the node.
     #[must_use]
     pub fn new(prefix: &str, clients: u8, devices: u8) -> Layout {
         let clients = clients.clamp(1, CLIENTS_MAX);
@@ -119,8 +120,8 @@ impl Layout {
         layout
     }
 
-    /// Returns a layout of one client, `devices` switches in a row (1 to [`DEVICES_MAX`]; other
-    /// numbers are changed to the nearest bound) and a server, with a tap in each link.
+    /// Returns a layout with one client, `devices` switches in a row, a server, and a tap in each
+    /// link. A number of devices outside of 1 to [`DEVICES_MAX`] is changed to the nearest bound.
     #[must_use]
     pub fn tapped(prefix: &str, devices: u8) -> Layout {
         let devices = devices.clamp(1, DEVICES_MAX);
@@ -178,7 +179,8 @@ impl Layout {
     }
 }
 
-/// The address looks like the IPv4 address: `fd51::101`.
+/// Returns the IPv6 address for the last byte of the IPv4 address, read as hexadecimal digits:
+/// `fd51::101`.
 fn ipv6(last: u8) -> Ipv6Addr {
     let digits = u16::from(last / 100) << 8 | u16::from(last / 10 % 10) << 4 | u16::from(last % 10);
     Ipv6Addr::new(0xfd51, 0, 0, 0, 0, 0, 0, digits)
@@ -244,7 +246,7 @@ mod tests {
         let ends: std::collections::BTreeSet<_> =
             layout.links.iter().flat_map(|link| &link.ends).collect();
         assert_eq!(ends.len(), layout.links.len() * 2);
-        // The kernel's limit for the length of an interface name, without the final zero.
+        // The kernel allows 15 bytes for an interface name, without the final zero.
         assert!(ends.iter().all(|(_, interface)| interface.len() <= 15));
     }
 }

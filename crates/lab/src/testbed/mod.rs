@@ -1,10 +1,10 @@
-//! A small network on one machine: clients, up to three devices in a row and a server. Each has a
-//! network namespace of its own, and veth pairs join them.
+//! A small network on one machine: clients, up to three devices in a row and a server. Each node
+//! has a network namespace of its own, and veth pairs connect the nodes.
 //!
-//! Purpose: a test network (`pmnet-lab testbed`), which `pmnet-lab bench micro` uses, too.
-//! Invariants: the network of the machine itself is never changed; all created objects are removed
-//! by their handle or by [`down`], even after a crash; every wait has a deadline. May not: start
-//! any part of pmnet. This module needs root, `ip` (iproute2) and `ethtool`.
+//! Purpose: a test network (`pmnet-lab testbed`), which `pmnet-lab bench micro` also uses.
+//! Invariants: the network of the machine itself is never changed; the handle or [`down`] removes
+//! all created objects, even after a crash; every wait has a deadline. This module must not start
+//! any part of pmnet. The module needs root, `ip` (iproute2) and `ethtool`.
 
 mod layout;
 mod network;

@@ -12,8 +12,7 @@ use crate::harness::Namespaces;
 use crate::harness::find_program;
 use crate::harness::namespaces::{FOLDER, enter, ip};
 
-/// The reason why this process cannot make a testbed; `None` if no reason can be seen without an
-/// attempt.
+/// Returns the reason why this process cannot make a testbed; `None` if no obstacle is known before the attempt.
 #[must_use]
 pub fn refusal() -> Option<String> {
     if !Namespaces::is_root() {
@@ -25,7 +24,7 @@ pub fn refusal() -> Option<String> {
         .map(|(program, package)| format!("{program} is not installed: apt-get install {package}"))
 }
 
-/// The namespaces of a layout; they are removed when this value is dropped, unless it was
+/// The namespaces of a layout. The namespaces are removed when this value is dropped, unless they were
 /// [kept](Network::keep).
 #[derive(Debug)]
 pub struct Network {
@@ -34,16 +33,16 @@ pub struct Network {
 }
 
 impl Network {
-    /// Makes all namespaces and links. The creation takes several seconds at most.
+    /// Makes all namespaces and links, in at most a few seconds.
     ///
     /// # Errors
-    /// Fails if this process cannot make a testbed ([`refusal`]), or `ip` or `ethtool` fails; then everything is
-    /// removed again.
+    /// Fails if this process cannot make a testbed ([`refusal`]), or if `ip` or `ethtool` fails. After a failure,
+    /// everything that was created is removed.
     pub fn create(layout: Layout) -> anyhow::Result<Network> {
         if let Some(reason) = refusal() {
             anyhow::bail!(reason);
         }
-        // If a step fails, this value is dropped with all that was made so far.
+        // If a step fails, the drop of this value removes all that was made so far.
         let mut network = Network {
             layout,
             made: Vec::new(),
@@ -84,7 +83,7 @@ impl Network {
         &self.layout
     }
 
-    /// Leaves the network in place for [`super::down`].
+    /// Keeps the network, so that [`super::down`] must remove it. Returns the layout.
     pub fn keep(mut self) -> Layout {
         self.made.clear();
         self.layout.clone()
@@ -93,7 +92,7 @@ impl Network {
     /// Returns the program and the arguments that start a program inside a node.
     ///
     /// # Errors
-    /// Fails if the layout has no such node, or `nsenter` is not installed.
+    /// Fails if the layout has no such node, or if `nsenter` is not installed.
     pub fn program(
         &self,
         name: &str,
@@ -113,8 +112,8 @@ impl Network {
         Ok((nsenter, all))
     }
 
-    /// Sets the MTU of every interface, in bytes. Call it before programs are attached, because a
-    /// veth whose peer has a program may not allow a large MTU.
+    /// Sets the MTU of every interface, in bytes. Must be called before programs are attached, because a veth whose
+    /// peer has a program may refuse a large MTU.
     ///
     /// # Errors
     /// Fails if `ip` fails.
@@ -129,8 +128,8 @@ impl Network {
         Ok(())
     }
 
-    /// Sets every interface's offloads to the defaults of a new veth. The kernel then merges
-    /// packets, so this is not for links with a device.
+    /// Sets the offloads of every interface to the defaults of a new veth. The kernel then merges packets, so links of
+    /// a device must not have these settings.
     ///
     /// # Errors
     /// Fails if `ethtool` fails.
@@ -141,7 +140,7 @@ impl Network {
         Ok(())
     }
 
-    /// Moves the calling thread, and all processes that it starts from now on, into a node.
+    /// Moves the calling thread into a node. Processes that the thread starts from now on also run in the node.
     ///
     /// # Errors
     /// Fails if the layout has no such node, or the kernel refuses the operation.
@@ -153,7 +152,7 @@ impl Network {
     /// Runs `work` on a thread of its own inside a node.
     ///
     /// # Errors
-    /// Fails if the node cannot be entered ([`Network::enter`]), or `work` fails.
+    /// Fails if the node cannot be entered ([`Network::enter`]), or if `work` fails.
     pub fn inside<T: Send>(
         &self,
         name: &str,
@@ -173,7 +172,7 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // The interfaces disappear with their namespaces.
+        // The kernel removes the interfaces together with their namespaces.
         for namespace in &self.made {
             let _ = ip(&["netns", "del", namespace]);
         }
@@ -191,8 +190,8 @@ fn node_commands(node: &Node) -> Vec<String> {
         commands.push(format!("link set {port} master {BRIDGE} up"));
     }
     let interface = node.interface;
-    // By default a bridge takes the smallest address of its ports, which changes when ports come
-    // and go. This bridge has a fixed address of its own.
+    // By default a bridge takes the smallest link address of its ports, so its address changes when ports come and go.
+    // This bridge gets a fixed address.
     if let (false, Some(ipv4)) = (node.ports.is_empty(), node.ipv4) {
         let [a, b, c, d] = ipv4.octets();
         commands.push(format!(
@@ -203,7 +202,7 @@ fn node_commands(node: &Node) -> Vec<String> {
     if let Some(address) = node.ipv4 {
         commands.push(format!("addr add {address}/24 dev {interface}"));
     }
-    // A kernel without IPv6 needs no IPv6 address.
+    // Without IPv6 in the kernel, the node gets no IPv6 address.
     let has_ipv6 = Path::new("/proc/sys/net/ipv6").is_dir();
     if let Some(address) = node.ipv6.filter(|_| has_ipv6) {
         commands.push(format!("addr add {address}/64 dev {interface} nodad"));
@@ -222,8 +221,8 @@ fn batch(namespace: &str, commands: &[String]) -> anyhow::Result<()> {
         .context("cannot run ip")?;
     let mut script = commands.join("\n");
     script.push('\n');
-    // The pipe is dropped at once, so that `ip` reads to its end. If `ip` has ended before, its
-    // exit status gives the reason.
+    // The pipe is closed at once, so that `ip` sees the end of its input. If `ip` has already ended, its exit status
+    // gives the reason.
     let written = child
         .stdin
         .take()
@@ -238,11 +237,11 @@ fn batch(namespace: &str, commands: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// XDP needs complete packets with complete checksums, which the transmit offload of a veth does
-/// not produce. `gro` gives a veth a receive queue of its own, as drivers with XDP have it.
+/// XDP needs complete packets with complete checksums, which a veth with transmit offload does not produce. With `gro`,
+/// a veth has a receive queue of its own, as drivers with XDP have.
 const FOR_XDP: &[&str] = &["gro", "on", "tx", "off"];
 
-/// The function must be called inside the node.
+/// Sets the offloads of a node's interfaces. Must be called inside the node.
 fn offloads(node: &Node, features: &[&str]) -> anyhow::Result<()> {
     let ports = node.ports.iter().map(String::as_str);
     let own = node.ports.is_empty().then_some(node.interface);

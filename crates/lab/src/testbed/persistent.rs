@@ -1,4 +1,4 @@
-//! The one persistent testbed: `up` makes it, `exec` enters it, and `down` removes it.
+//! The persistent testbed, of which a machine has only one: `up` makes it, `exec` enters it, and `down` removes it.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -19,25 +19,25 @@ use super::network::{Network, refusal};
 use crate::harness::namespaces::{FOLDER, enter, ip};
 use crate::xdp::plain::{self, Program};
 
-/// Prefix of the names of its namespaces.
+/// Prefix of the names of the testbed's namespaces.
 pub const PREFIX: &str = "pmnet-tb-";
-/// Folder of its pinned programs in the BPF file system.
+/// Folder of the testbed's pinned programs, in the BPF file system.
 const PINS: &str = "testbed-links";
 /// Lock file that is held while the testbed is made or removed.
 const LOCK: &str = "/run/pmnet-testbed.lock";
-/// Time after which programs inside are killed if they were asked to end and still run.
+/// Time after SIGTERM at which programs inside the testbed are killed.
 const END_MAX: Duration = Duration::from_secs(3);
-/// Interval at which their end is checked.
+/// Interval at which `down` checks whether these programs have ended.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Makes the testbed (see [`Layout::new`]). If this binary was [built](plain::is_built) with the
-/// program for it, the ends that point to the server accept packets that their peer transmits from
-/// XDP. The other ends are free for a device in the kernel. With `chain` all ends of devices are
+/// Makes the testbed (see [`Layout::new`]). If this binary [has](plain::is_built) an XDP program that passes all
+/// packets, attaches this program to the ends that face the server. These ends then accept packets that their peer
+/// transmits from XDP. The other ends stay free for a device in the kernel. If `chain` is set, all ends of devices stay
 /// free.
 ///
 /// # Errors
-/// Fails if this process cannot make a testbed ([`refusal`]), the testbed exists already, or `ip`, `ethtool` or the
-/// kernel fails; then everything is removed again.
+/// Fails if this process cannot make a testbed ([`refusal`]), if the testbed exists already, or if `ip`, `ethtool` or
+/// the kernel fails. After a failure, everything that was made is removed.
 pub fn up(clients: u8, devices: u8, chain: bool) -> anyhow::Result<Layout> {
     let _lock = lock()?;
     let there = nodes();
@@ -51,7 +51,7 @@ pub fn up(clients: u8, devices: u8, chain: bool) -> anyhow::Result<Layout> {
     if plain::is_built() {
         let attached = take_xdp(&network, chain);
         if attached.is_err() {
-            // The first error is the better message.
+            // An error of the clean-up is ignored, because the first error is the better message.
             let _ = remove_pins();
         }
         attached?;
@@ -59,14 +59,14 @@ pub fn up(clients: u8, devices: u8, chain: bool) -> anyhow::Result<Layout> {
     Ok(network.keep())
 }
 
-/// A veth without an XDP program silently drops packets that its peer transmits from XDP.
+/// Attaches a program to the ends that need one. A veth without an XDP program silently drops packets that its peer
+/// transmits from XDP.
 fn take_xdp(network: &Network, chain: bool) -> anyhow::Result<()> {
     remove_pins()?;
     let pins = Pins::open(PINS)?;
     for link in &network.layout().links {
         let (node, interface) = &link.ends[0];
-        // All ends of clients have the same name; a port of a switch is named after the node at its
-        // other end.
+        // All interfaces of clients have the same name. A port of a switch has the name of the node at its other end.
         if chain && interface != END_INTERFACE {
             continue;
         }
@@ -80,15 +80,15 @@ fn take_xdp(network: &Network, chain: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Pins that a crash left are removed, too.
+/// Removes the pinned programs, also those that were left after a crash.
 fn remove_pins() -> anyhow::Result<()> {
     Ok(Pins::open(PINS)?.remove()?)
 }
 
-/// Replaces this process by the command, inside a node.
+/// Replaces this process by the command, which runs inside a node.
 ///
 /// # Errors
-/// Fails if the testbed has no such node, or the command does not exist. The function returns only with an error.
+/// Fails if the testbed has no such node, or if the command does not exist. The function returns only after a failure.
 pub fn exec(name: &str, command: &[OsString]) -> anyhow::Result<Infallible> {
     if let Some(reason) = refusal() {
         bail!(reason);
@@ -114,15 +114,15 @@ pub fn exec(name: &str, command: &[OsString]) -> anyhow::Result<Infallible> {
 pub struct Removed {
     /// Names of the removed nodes.
     pub nodes: Vec<String>,
-    /// Number of programs that were running in the nodes and were ended.
+    /// Number of programs that ran in the nodes and were ended.
     pub processes: usize,
 }
 
-/// Ends all programs in the testbed and removes it, also if it is incomplete.
+/// Ends all programs in the testbed, and removes the testbed, even if it is incomplete.
 ///
 /// # Errors
-/// Fails if this process cannot remove a testbed ([`refusal`]), it is inside of the testbed, or a program cannot be
-/// ended or a namespace removed.
+/// Fails if this process cannot remove a testbed ([`refusal`]), if it runs inside the testbed, or if a program cannot
+/// be ended or a namespace cannot be removed.
 pub fn down() -> anyhow::Result<Removed> {
     if let Some(reason) = refusal() {
         bail!(reason);
@@ -182,7 +182,7 @@ fn lock() -> anyhow::Result<File> {
     }
 }
 
-/// Returns the processes inside of the nodes.
+/// Returns the processes that run inside the nodes.
 fn inside(nodes: &[String]) -> BTreeMap<i32, u64> {
     let wanted: Vec<_> = nodes
         .iter()
@@ -225,7 +225,8 @@ fn end_all(nodes: &[String]) -> anyhow::Result<usize> {
 
 fn signal(processes: &BTreeMap<i32, u64>, signal: Signal) {
     for (pid, space) in processes {
-        // This check excludes a new process that got the number of a process that has just ended.
+        // If the process has just ended, a new process may have got its id. The check of the namespace excludes the new
+        // process.
         let same = inode(Path::new(&format!("/proc/{pid}/ns/net"))) == Some(*space);
         if let Some(pid) = Pid::from_raw(*pid).filter(|_| same) {
             let _ = kill_process(pid, signal);

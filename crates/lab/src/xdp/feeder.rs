@@ -1,8 +1,7 @@
-//! Runs the loaded pipeline over prepared packets, many in one system call, to measure the cost of
-//! one packet.
+//! Runs the loaded pipeline on prepared packets, many in one system call, to measure the cost of one packet.
 //!
-//! Source: `bpf/feed.bpf.c`. The program in this file tail-calls the program that is attached to interfaces. May not:
-//! change the pipeline, or need an interface.
+//! Source: `bpf/feed.bpf.c`. The program in this file tail-calls the pipeline, which is the same program as at an
+//! interface. This code must not change the pipeline, and must not need an interface.
 
 use std::time::Duration;
 
@@ -14,26 +13,26 @@ use pmnet_dataplane::xdp::Status;
 
 use super::{NOT_BUILT, program};
 
-/// The compiled programs; empty if there was no compiler.
+/// The compiled programs; empty if the build had no compiler for them.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/feed.o"));
 /// Longest frame that can be prepared, in bytes (`pm_prepared`).
 const FRAME_BYTES_MAX: usize = 1532;
 /// Bytes of a prepared packet: the length of its frame, then the frame (`pm_prepared`).
 const PREPARED_BYTES: usize = 4 + FRAME_BYTES_MAX;
-/// The frame on which the programs are run; its length is the shortest that the kernel accepts.
-/// Each run turns this frame into a prepared packet.
+/// The frame with which the programs are called. This frame has the shortest length that the kernel accepts. Each run
+/// replaces its contents by a prepared packet.
 const FIRST_FRAME: [u8; 64] = [0; 64];
 
-/// The program that is tail-called for each packet.
+/// The program that gets each packet by a tail call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// The pipeline.
     Pipeline,
-    /// A program that does nothing: it shows the cost of the measurement itself.
+    /// A program that does nothing, and shows the cost of the measurement itself.
     Nothing,
 }
 
-/// Event counters of a pipeline, summed over all CPUs (`docs/spec/pipeline.md` §3).
+/// Event counters of a pipeline, as sums over all CPUs (`docs/spec/pipeline.md` §3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     /// Number of appended updates.
@@ -44,15 +43,15 @@ pub struct Counted {
     pub read_hits: u64,
     /// Number of READs that were answered with the order that the store must have applied (MISS).
     pub read_misses: u64,
-    /// Number of packets of the shard that were handed to user space for any reason.
+    /// Number of packets of the shard that the pipeline passed to user space, for any reason.
     pub handed_up: u64,
-    /// Among these: packets of sessions that the pipeline does not serve.
+    /// The part of `handed_up` that belongs to sessions which the pipeline does not serve.
     pub sessions_unknown: u64,
-    /// Among these: packets with wrong checksums or fixed fields.
+    /// The part of `handed_up` with wrong checksums or wrong fixed fields.
     pub odd: u64,
 }
 
-/// Prepared packets, and the programs that feed them to a pipeline.
+/// Prepared packets, with the programs that feed them to a pipeline.
 pub struct Feeder {
     ebpf: Ebpf,
     packets: Array<MapData, [u8; PREPARED_BYTES]>,
@@ -60,16 +59,16 @@ pub struct Feeder {
     packets_max: u32,
     /// The name of the device that owns the pipeline.
     device: String,
-    // The kernel empties a map of programs when its last file is closed.
+    // This handle stays open, because the kernel empties a map of programs when its last file is closed.
     _targets: ProgramArray<MapData>,
 }
 
 impl Feeder {
-    /// Prepares space for `packets_max` packets. The packets will be fed to `fed`: the pipeline of this device, or a
-    /// program that tail-calls it.
+    /// Makes space for `packets_max` prepared packets. `fed` is the program that gets the packets: the pipeline of this
+    /// device, or a program that tail-calls it.
     ///
     /// # Errors
-    /// Fails if this binary was built without the programs, or this kernel does not accept them (they need Linux 5.18).
+    /// Fails if this binary was built without the programs, or if the kernel refuses them (they need Linux 5.18).
     pub fn new(fed: &ProgramFd, device: &str, packets_max: u32) -> anyhow::Result<Feeder> {
         ensure!(!OBJECT.is_empty(), NOT_BUILT);
         let mut ebpf = EbpfLoader::new()
@@ -96,10 +95,10 @@ impl Feeder {
         })
     }
 
-    /// Prepares packet `index`.
+    /// Stores the frame as prepared packet number `index`.
     ///
     /// # Errors
-    /// Fails if `index` is not below `packets_max`, or the frame is too long.
+    /// Fails if `index` is not below `packets_max`, or if the frame is too long.
     pub fn prepare(&mut self, index: u32, frame: &[u8]) -> anyhow::Result<()> {
         ensure!(
             frame.len() <= FRAME_BYTES_MAX,
@@ -114,15 +113,14 @@ impl Feeder {
         set.with_context(|| format!("cannot prepare packet {index}"))
     }
 
-    /// Feeds the first `count` prepared packets to `target`, one after the other. Returns the
-    /// verdict about the last packet, and the mean time of one packet in whole nanoseconds, without
-    /// the system call.
+    /// Feeds the first `count` prepared packets to `target`, one after the other. Returns the verdict on the last
+    /// packet, and the mean time of one packet in whole nanoseconds. The time does not include the system call.
     ///
     /// # Errors
-    /// Fails if the kernel does not run the program, or a signal interrupted it.
+    /// Fails if the kernel does not run the program, or if a signal interrupts it.
     ///
     /// # Panics
-    /// If `count` is 0, or larger than `packets_max`.
+    /// Panics if `count` is 0, or larger than `packets_max`.
     pub fn run(&mut self, target: Target, count: u32) -> anyhow::Result<(u32, Duration)> {
         assert!((1..=self.packets_max).contains(&count), "prepared packets");
         let name = match target {

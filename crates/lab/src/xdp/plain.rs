@@ -1,9 +1,8 @@
-//! XDP programs without state. `reflect` is the baseline of measurements, `cross` the baseline of a
-//! machine between client and server; `pass` makes a veth accept packets that its peer sends by
-//! XDP_TX.
+//! XDP programs without state. `reflect` is the baseline of measurements. `cross` is the baseline of a machine between
+//! client and server. `pass` makes a veth accept packets that its peer sends by XDP_TX.
 //!
-//! Source: `bpf/reflect.bpf.c`. May not: know the log, or fall back to the generic mode of XDP,
-//! which has no meaningful times.
+//! Source: `bpf/reflect.bpf.c`. The programs must not know the log. The programs must not run in the generic mode of
+//! XDP, because times measured in this mode mean nothing.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
@@ -19,23 +18,23 @@ use rustix::net::netdevice::name_to_index;
 
 use super::{NOT_BUILT, program};
 
-/// The compiled programs; empty if there was no compiler.
+/// The compiled programs; empty if the build had no compiler for them.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/reflect.o"));
 
-/// One of the programs.
+/// A program of this module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
-    /// Sends every UDP datagram over IPv4 to a port of pmnet's range back to its sender; everything else passes.
+    /// Sends every UDP datagram over IPv4 to a port of pmnet's range back to its sender. Other packets pass.
     Reflect,
-    /// Sends every UDP datagram over IPv4 to or from a port of pmnet's range out at this interface; everything else
-    /// passes.
+    /// Sends every UDP datagram over IPv4 to or from a port of pmnet's range through this interface. Other packets
+    /// pass.
     Cross(&'static str),
     /// Lets every packet pass.
     Pass,
 }
 
 impl Program {
-    /// Name of the program in the object file.
+    /// Returns the name of the program in the object file.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -50,7 +49,7 @@ impl Program {
 /// unless it was [pinned](Plain::pin).
 #[derive(Debug)]
 pub struct Plain {
-    // The link keeps the program loaded.
+    // The link, which keeps the program loaded.
     link: FdLink,
 }
 
@@ -59,7 +58,7 @@ impl Plain {
     /// in the BPF file system, such as [`Pins::path`].
     ///
     /// # Errors
-    /// Fails if the path exists already, or is in another file system.
+    /// Fails if the path exists already, or if it is in another file system.
     pub fn pin(self, path: &Path) -> anyhow::Result<()> {
         let pinned = self.link.pin(path);
         pinned
@@ -68,7 +67,7 @@ impl Plain {
     }
 }
 
-/// Whether this binary contains the programs.
+/// Returns whether this binary contains the programs.
 #[must_use]
 pub fn is_built() -> bool {
     !OBJECT.is_empty()
@@ -78,8 +77,8 @@ pub fn is_built() -> bool {
 /// own mode.
 ///
 /// # Errors
-/// Fails if the program was not built, this process lacks the right (root, or CAP_BPF and CAP_NET_ADMIN), the interface
-/// does not exist or has another program, or its driver has no XDP.
+/// Fails if this binary does not contain the program, if this process lacks the right (root, or CAP_BPF and
+/// CAP_NET_ADMIN), if the interface does not exist or has another program, or if its driver has no XDP.
 pub fn attach(which: Program, interface: &str) -> anyhow::Result<Plain> {
     ensure!(is_built(), NOT_BUILT);
     let name = which.name();
@@ -106,8 +105,7 @@ fn load(which: Program, interface: &str) -> anyhow::Result<FdLink> {
     let loaded = program(&mut ebpf, which.name())?;
     loaded.load()?;
     let id = loaded.attach(interface, XdpMode::Driver)?;
-    // A link is used, because the kernel removes it if the process dies; an attachment by netlink
-    // would stay.
+    // The kernel removes a link when the process dies. A program that is attached by netlink would stay.
     Ok(loaded.take_link(id)?.try_into()?)
 }
 

@@ -1,4 +1,5 @@
-//! `pmnet-lab demo` as root: its rows over links, and that no processes or networks remain.
+//! Runs `pmnet-lab demo` as root. The result must have rows over links, and no processes or
+//! networks may remain.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -8,7 +9,7 @@ use serde_json::Value;
 
 use super::{in_kernel, lab, namespaces, possible, scratch, until};
 
-/// The demo with few measurements.
+/// Returns the command of the demo with few measurements.
 fn demo(folder: &Path) -> Command {
     let out = folder.join("report");
     lab(&[

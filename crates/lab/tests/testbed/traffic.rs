@@ -1,5 +1,5 @@
-//! `pmnet-lab bench traffic` with few measurements: all traffic moves, and no processes or networks
-//! remain.
+//! Runs `pmnet-lab bench traffic` with few measurements. All traffic must move, and no processes or
+//! networks may remain.
 
 use std::process::Stdio;
 
@@ -39,8 +39,8 @@ fn traffic_moves_through_every_variant_and_nothing_is_left() {
     let outcome: Value = serde_json::from_slice(&output.stdout).unwrap();
     let cells = outcome["cells"].as_array().unwrap();
     let refused = outcome["refused"].as_array().unwrap();
-    // Every driver accepts XDP with the MTU of an Ethernet. If a driver refuses a larger MTU, the
-    // result reports this.
+    // Every driver accepts XDP with an MTU of 1500. If a driver refuses a larger MTU, the result
+    // reports the refusal.
     assert!(refused.iter().all(|one| one["mtu"].as_u64() > Some(1500)));
     assert!(refused.iter().all(|one| one["reason"].as_str() != Some("")));
     for workload in WORKLOADS {

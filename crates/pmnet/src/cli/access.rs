@@ -1,4 +1,4 @@
-//! Rules of access to a front, from the command line and the configuration.
+//! The rules of access to a front, as the command line and the configuration file give them.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -9,26 +9,27 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::keys::leave_no_dump;
 
-/// A password in the configuration file. Its text is never shown.
+/// A password in the configuration file. The text of the password is never shown.
 #[derive(Clone, Deserialize)]
 #[serde(transparent)]
 pub struct Hidden(String);
 
-// Written by hand: a password must not get into a log.
+// `Debug` is written by hand, so that no password gets into a log.
 impl std::fmt::Debug for Hidden {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Hidden(…)")
     }
 }
 
-// Written by hand, so that all passwords are equal when settings are compared.
+// `Serialize` is written by hand, because a comparison of settings uses it and must treat all
+// passwords as equal.
 impl Serialize for Hidden {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str("…")
     }
 }
 
-/// Settings of access to a front.
+/// The settings about access to a front.
 #[derive(Debug, Default)]
 pub struct Said {
     pub users_of_redis: bool,

@@ -1,4 +1,4 @@
-//! `pmnet check`: whether a configuration file is right.
+//! `pmnet check`: checks a configuration file.
 
 use std::path::PathBuf;
 
@@ -24,7 +24,7 @@ pub struct CheckArgs {
     config: PathBuf,
 }
 
-/// Checks the file. Returns true if the file is right, otherwise an error that says what is wrong.
+/// Checks the file. Returns true if the file is valid. Otherwise returns an error with the reason.
 pub fn main(args: &CheckArgs) -> anyhow::Result<bool> {
     let sections = config::check(&args.config)?;
     let sections = match sections.as_slice() {

@@ -1,4 +1,4 @@
-//! Parts that the roles' command lines have in common.
+//! Parts that the command lines of several roles share.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ pub const STATUS_HELP: &str = "Address of the status port, which serves metrics,
                                authority in ca; or http://HOST:PORT, for every client that reaches it [default: \
                                none]";
 
-/// Returns the value, or a sentence that says what is missing and how to give it.
+/// Returns the value. If there is none, returns an error that says how to give it.
 pub fn required<T>(flag: &str, section: &str, value: Option<T>) -> Result<T, ConfigError> {
     value.ok_or_else(|| {
         let key = flag.trim_start_matches('-');
@@ -41,14 +41,14 @@ pub fn required<T>(flag: &str, section: &str, value: Option<T>) -> Result<T, Con
     })
 }
 
-/// Reads `--copies`; 1 if it is not given.
+/// Returns the value of `--copies`; 1 by default.
 pub fn copies(wanted: Option<u8>) -> Result<u8, ConfigError> {
     let copies = wanted.unwrap_or(1);
     within("--copies", usize::from(copies), 1, CHAIN_MAX)?;
     Ok(copies)
 }
 
-/// Flags of a command that works on one shard of a fleet.
+/// Flags of a command for one shard of a fleet.
 #[derive(Clone, Debug, Args)]
 pub struct InFleet {
     /// Name of the fleet.
@@ -68,7 +68,7 @@ impl InFleet {
     }
 }
 
-/// Returns the largest size of a message's fragments if packets may have at most `mtu` bytes.
+/// Returns the maximum size of a message's fragments if a packet may have at most `mtu` bytes.
 pub fn size_max(mtu: Option<u32>, ipv6: bool) -> Result<FragmentSize, ConfigError> {
     let Some(mtu) = mtu else {
         return Ok(FragmentSize::MAX);
@@ -94,14 +94,14 @@ pub fn hop_address(flag: &str, text: &str) -> Result<SocketAddr, ConfigError> {
     Ok(address)
 }
 
-/// Returns all UDP addresses of another process: if `text` has a name, all addresses of that name.
+/// Returns all UDP addresses of another process. If `text` is a name, the result has all addresses of the name.
 pub fn hop_addresses(flag: &str, text: &str) -> Result<Vec<SocketAddr>, ConfigError> {
     let first = hop_address(flag, text)?;
     let all = Named::of(text).and_then(|named| named.addresses().ok());
     Ok(all.unwrap_or_else(|| vec![first]))
 }
 
-/// Returns a UDP address of the protocol; a port outside the reserved range is allowed, with a warning.
+/// Returns a UDP address on which pmnet listens. If the port is outside the reserved range, logs a warning.
 pub fn udp_address(flag: &str, text: &str) -> Result<SocketAddr, ConfigError> {
     let address = address(flag, text)?;
     let (first, last) = (pmnet_wire::PORT_FIRST, pmnet_wire::PORT_LAST);

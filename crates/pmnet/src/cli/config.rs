@@ -38,14 +38,14 @@ use super::redis::RedisArgs;
 use super::run::RunArgs;
 use super::server::ServerArgs;
 
-/// Largest configuration file, in bytes.
+/// Maximum size of a configuration file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// The whole file.
+/// The contents of a configuration file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FileConfig {
-    /// Filter of the log's lines, in the form of `PMNET_LOG`. That variable takes precedence.
+    /// Filter of log messages, in the form of the variable `PMNET_LOG`. The variable takes precedence.
     #[serde(rename = "log-filter")]
     pub log_filter: Option<String>,
     pub run: RunArgs,
@@ -55,11 +55,11 @@ pub struct FileConfig {
     pub memcached: Sections<MemcachedArgs>,
 }
 
-/// The sections of one role: `[device]`, or several, each `[[device]]`.
+/// The sections of one role: one section `[device]`, or several sections `[[device]]`.
 #[derive(Debug)]
 pub struct Sections<T>(Vec<T>);
 
-/// Most sections of one role.
+/// Maximum number of sections of one role.
 const SECTIONS_MAX: usize = 64;
 
 impl<T> Default for Sections<T> {
@@ -81,10 +81,11 @@ impl<T> Sections<T> {
 }
 
 impl<T: Default> Sections<T> {
-    /// Returns the section of a process that has only this role. If there is no section, no setting is set.
+    /// Returns the section of a process that has only this role. If the file has no such section, returns settings
+    /// without values.
     ///
     /// # Errors
-    /// The file has several sections of this role.
+    /// The file has more than one section of this role.
     pub fn only(self, role: &str) -> Result<T, ConfigError> {
         let mut all = self.0.into_iter();
         let first = all.next().unwrap_or_default();
@@ -133,8 +134,8 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for OneOrMore<T> {
     }
 }
 
-/// Reads the file of this process, and sets the filter of the logs that the file names. Without a path, no setting is
-/// set.
+/// Reads the configuration file of this process, and sets the log filter that the file names. Without a path, returns
+/// settings without values.
 pub fn read(path: Option<&Path>) -> Result<FileConfig, ConfigError> {
     let Some(path) = path else {
         return Ok(FileConfig::default());
@@ -162,7 +163,7 @@ fn bad(path: &Path, what: &dyn Display) -> ConfigError {
     ConfigError(format!("configuration {}: {what}", path.display()))
 }
 
-/// Checks a file as its roles would read it. Returns the sections that it has.
+/// Checks a file in the same way as the roles when they read it. Returns the names of its sections.
 ///
 /// # Errors
 /// [`ConfigError`]: the file cannot be read, or a role would refuse its section.
@@ -201,8 +202,8 @@ pub fn check(path: &Path) -> Result<Vec<String>, ConfigError> {
     Ok(found)
 }
 
-/// Returns the addresses of the status ports that a file names. If section `[run]` names an address, only this address
-/// is returned. Otherwise these are the addresses of all other sections.
+/// Returns the addresses of the status ports that a file names. If section `[run]` names an address, the result has
+/// only this address. Otherwise the result has the addresses of all other sections.
 ///
 /// # Errors
 /// [`ConfigError`]: the file cannot be read.
@@ -226,7 +227,7 @@ pub fn statuses(path: &Path) -> Result<Vec<String>, ConfigError> {
     Ok(all.flatten().collect())
 }
 
-/// Reads the text of a file. If the text is wrong, the error is a sentence without the wrong line, because the line may
+/// Parses the text of a file. If the text is wrong, the error does not quote the wrong line, because the line may
 /// contain a password.
 pub fn parse_text(text: &str) -> Result<FileConfig, ConfigError> {
     parse(text).map_err(|error| {
@@ -237,7 +238,7 @@ pub fn parse_text(text: &str) -> Result<FileConfig, ConfigError> {
     })
 }
 
-/// Sets the filter of this process's logs to that of the file. If the setting has no effect, this is logged.
+/// Sets the log filter of this process to the one in the file. If another setting takes precedence, logs this.
 pub fn filter_logs(filter: Option<&str>) {
     if !pmnet_cli::filter_logs(filter) && filter.is_some() {
         tracing::warn!("PM6035 log-filter has no effect: PMNET_LOG is set, and wins over it");
@@ -263,16 +264,16 @@ pub fn names(file: &FileConfig) -> Vec<String> {
     all.concat()
 }
 
-/// Reads the text of a file.
+/// Parses the text of a file.
 pub fn parse(text: &str) -> Result<FileConfig, toml::de::Error> {
     toml::from_str(text)
 }
 
-/// Checks whether the text is a configuration file: every key is known, and every value has the right type. No name is
-/// resolved, and no file is opened.
+/// Checks that the text is a configuration file: every key must be known, and every value must have the right type. The
+/// check resolves no names, and opens no files.
 ///
 /// # Errors
-/// [`ConfigError`], with the place in the text.
+/// [`ConfigError`], with the position of the error in the text.
 pub fn check_file(text: &str) -> Result<(), ConfigError> {
     parse_text(text).map(drop)
 }
@@ -320,12 +321,12 @@ mod tests {
         assert!(only("").is_ok() && only("[device]").is_ok());
         let error = only("[[device]]\n[[device]]").unwrap_err().0;
         assert!(error.contains("2 sections [[device]]"), "{error}");
-        // The error names the place in the text even if there are several sections of a role.
+        // The error has the position in the text, even if a role has several sections.
         let error = check_file("[[device]]\n[[device]]\nlisten = 5\n")
             .unwrap_err()
             .0;
         assert!(error.contains("line 3"), "{error}");
-        // The error is written to the log and sent to the service manager.
+        // The error must not contain the password, because it is logged and sent to the service manager.
         let error = check_file("[redis]\nrequirepass = \"topsecret\n")
             .unwrap_err()
             .0;

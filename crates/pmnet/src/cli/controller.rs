@@ -1,4 +1,4 @@
-//! `pmnet controller`: takes devices that have lost their lease out of the chain, and lets spares join it.
+//! `pmnet controller`: removes devices that have lost their lease from the chain, and lets spares join.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,9 +34,9 @@ can declare its data lost (--declare-data-loss).
 --json: stdout gets one object for each completed step (step), and one object every 5 seconds while a step waits for \
 an operator or for etcd (waits). The exit code is 0 if the controller ends on request.";
 
-/// If etcd does not answer, the controller logs this again after this time.
+/// Time after which the controller logs again that etcd does not answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Most devices of a chain.
+/// Maximum number of devices in a chain.
 const COPIES_MAX: usize = 8;
 
 /// The command line of `pmnet controller`.
@@ -61,7 +61,7 @@ pub struct ControllerArgs {
     json: bool,
 }
 
-/// Checks the chain again and again until the process is asked to end.
+/// Takes steps until the process is asked to end.
 pub fn main(args: &ControllerArgs) -> anyhow::Result<bool> {
     if let Some(copies) = args
         .copies
@@ -110,7 +110,7 @@ pub fn main(args: &ControllerArgs) -> anyhow::Result<bool> {
                 print_line(&json!({ "etcd": text }))?;
             }
         }
-        // After a step, the controller reads the state again at once.
+        // After a step, the controller reads the state again without a pause.
         let pause = if done {
             Duration::ZERO
         } else {
@@ -122,7 +122,7 @@ pub fn main(args: &ControllerArgs) -> anyhow::Result<bool> {
     }
 }
 
-/// Counts a turn.
+/// Adds a turn to the counters.
 fn count(numbers: &mut ControllerNumbers, turned: &Result<Advice, String>) {
     match turned {
         Ok(advice) => {
@@ -139,7 +139,7 @@ fn count(numbers: &mut ControllerNumbers, turned: &Result<Advice, String>) {
     }
 }
 
-/// The last message that the controller has written, and its time.
+/// The last message that the controller has logged, with its time.
 #[derive(Default)]
 struct Said {
     waits: Option<(String, Instant)>,

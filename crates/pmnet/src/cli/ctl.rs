@@ -1,4 +1,5 @@
-//! `pmnet ctl`: changes the chain of a shard, in a fleet or by hand, or which Redis is its master, and waits until that is done.
+//! `pmnet ctl`: changes the chain of a shard (in a fleet or by hand), or makes another Redis the master, and waits
+//! until the change is complete.
 
 mod drain;
 mod hand;
@@ -59,13 +60,13 @@ Each command first prints its planned steps, and the number of copies of each ac
 A change that is impossible now is refused with the reason. The command reports its progress on stderr. The exit \
 code is 0 if the change is complete (with --dry-run: if it could begin), otherwise 1.";
 
-/// Time between two reads of the chain's state.
+/// Interval at which the command reads the state of the chain.
 const LOOK: Duration = Duration::from_millis(200);
-/// One call of etcd ends within this time.
+/// Longest time of one call to etcd.
 const ETCD_MAX: Duration = Duration::from_secs(2);
-/// The front name under which `pmnet ctl` asks devices. It derives the key of this name from the cluster's key.
+/// The front name under which `pmnet ctl` asks devices. The front key for this name is derived from the cluster's key.
 const FRONT: &str = "pmnet-ctl";
-/// Most attempts to write a change while other processes write the same keys.
+/// Maximum number of attempts to write a change. An attempt fails if another process writes the same keys meanwhile.
 const TRIES: usize = 5;
 
 /// The command line of `pmnet ctl`.
@@ -103,7 +104,7 @@ pub struct CtlArgs {
 }
 
 impl CtlArgs {
-    /// Returns the key of the cluster, if one is named.
+    /// Returns the key of the cluster, if the command line names its file.
     fn key(&self) -> Result<Option<ClusterKey>, ConfigError> {
         let key = self.key.as_ref().inspect(|_| leave_no_dump());
         let read = key.map(|path| Cluster::read(path));
@@ -113,7 +114,7 @@ impl CtlArgs {
         Ok(read.map(|cluster| cluster.keys().present))
     }
 
-    /// Returns the front key with which `pmnet ctl` asks devices as a front does.
+    /// Returns the front key with which `pmnet ctl` opens a session at devices, as a front does.
     fn front_key(&self) -> Result<Option<FrontKey>, ConfigError> {
         let key = self.key.as_deref().inspect(|_| leave_no_dump());
         let key = key.map(KeyFile::read).transpose();
@@ -225,7 +226,7 @@ pub fn main(args: &CtlArgs) -> anyhow::Result<bool> {
                 "wire is for a shard without a fleet: in a fleet etcd says how the devices are wired"
             ));
         }
-        // These commands were handled before.
+        // An earlier branch has handled these commands.
         Word::Promote(_) | Word::Shards(_) => return Ok(false),
     };
     let (members, names) = place.in_etcd()?;
@@ -234,7 +235,8 @@ pub fn main(args: &CtlArgs) -> anyhow::Result<bool> {
     for _ in 0..TRIES {
         let shard = read(&mut etcd, &names)?;
         let intent = intend(&names, &shard, want).map_err(|text| anyhow!(text))?;
-        // If another process wrote first and the intent is still the same, it is not printed again.
+        // If another process has written first, the plan is made again. The new plan is printed only if it differs from
+        // the earlier plan.
         if said.as_ref() != Some(&as_text(&intent)) {
             say(&intent, args.json);
             said = Some(as_text(&intent));
@@ -261,11 +263,11 @@ fn read(etcd: &mut Etcd, names: &Names) -> anyhow::Result<Shard> {
     Shard::read_somewhere(etcd, names).map_err(|text| anyhow!("etcd: {text}"))
 }
 
-/// Longest time to wait, in seconds: a day.
+/// Longest time to wait, in seconds: one day.
 const WAIT_MAX: u64 = 24 * 3600;
 
-/// Calls `look` until it reports that the change is complete, or until `seconds` have passed. In the second case the
-/// inner error is the last reason for the wait. Each new reason is also printed on stderr.
+/// Calls `look` until it reports that the change is complete, or until `seconds` have passed. If the time has passed,
+/// the inner error is the last reason for waiting. Each new reason is printed on stderr.
 fn until<T>(
     seconds: u64,
     pause: Duration,
@@ -290,7 +292,7 @@ fn until<T>(
     }
 }
 
-/// Waits until the change is complete, or the time is over. Returns whether it is complete.
+/// Waits until the change is complete, or the time has passed. Returns whether the change is complete.
 fn wait(etcd: &mut Etcd, names: &Names, intent: &Intent, args: &CtlArgs) -> anyhow::Result<bool> {
     let done = until(args.wait, LOOK, || {
         Ok(match Shard::read(etcd, names) {
@@ -368,7 +370,7 @@ fn as_text(intent: &Intent) -> String {
     text + &copies_text(intent.copies_meanwhile(), intent.copies)
 }
 
-/// Returns a sentence: what an acknowledgement survives during the change, and after it.
+/// Returns a sentence that says which losses an acknowledged write survives, during the change and after it.
 fn copies_text(meanwhile: usize, after: usize) -> String {
     let copies = |count: usize| match count {
         1 => "1 copy, which survives the loss of no device".to_owned(),

@@ -1,8 +1,9 @@
-//! Flags from the environment: `PMNET_DEVICE_LISTEN` is `--listen` of `pmnet device`.
+//! Flags from environment variables: for example, `PMNET_DEVICE_LISTEN` stands for `--listen` of `pmnet device`.
 
 use clap::{Arg, Command};
 
-/// Flags whose statement is true for one start only. A variable would repeat the statement at each start.
+/// Flags with a statement that is true for one start only. An environment variable would repeat the statement at each
+/// start, so these flags have none.
 const STATED_ONCE: [&str; 8] = [
     "declare-data-loss",
     "detach",
@@ -14,7 +15,7 @@ const STATED_ONCE: [&str; 8] = [
     "without-damaged",
 ];
 
-/// Gives each long flag an environment variable.
+/// Gives each long flag its environment variable.
 pub fn with_variables(command: Command) -> Command {
     below(command, "PMNET")
 }
@@ -37,7 +38,7 @@ fn with_variable(arg: Arg, prefix: &str) -> Arg {
         return arg;
     };
     let name: &'static str = format!("{prefix}_{}", upper(long)).leak();
-    // The help states the rule for the names once, so it need not show each name.
+    // The help explains the names of the variables once, so it does not list each of them.
     arg.env(name).hide_env(true)
 }
 

@@ -1,5 +1,5 @@
-//! Flags about connections to etcd, which several commands have. Roles with a section in the configuration file have
-//! them there, too.
+//! Flags about connections to etcd, which several commands share. A role with a section in the configuration file has
+//! the same keys in that section.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use pmnet_fleet::{Access, Login, Members, Names};
 
 use super::keys::leave_no_dump;
 
-/// Help of these flags.
+/// Help of `--etcd`.
 pub const ETCD_HELP: &str = "With --fleet: the members of etcd, https://HOST:2379 (http:// without TLS), with commas between them";
 pub const ETCD_CA_HELP: &str = "With https://: certificates (PEM) of the authorities that etcd's certificate may come from [default: those of the system]";
 pub const ETCD_CERT_HELP: &str = "Certificate (PEM) to show to etcd. The files of --etcd-cert, --etcd-key and --etcd-ca are read again when they change";
@@ -18,31 +18,31 @@ pub const ETCD_USER_HELP: &str = "User of etcd [default: none]";
 pub const ETCD_PASSWORD_HELP: &str =
     "File whose first line is the password of --etcd-user. It is read again at each login to etcd";
 
-/// Flags about etcd.
+/// The flags about etcd.
 #[derive(Clone, Debug, Default, Args)]
 pub struct EtcdArgs {
-    /// Members.
+    /// URLs of etcd's members.
     #[arg(long, value_name = "URL,…", help = ETCD_HELP)]
     pub etcd: Option<String>,
-    /// Authorities.
+    /// File with the certificates of the authorities that sign etcd's certificates.
     #[arg(long, value_name = "FILE", help = ETCD_CA_HELP)]
     pub etcd_ca: Option<PathBuf>,
-    /// Certificate of this process.
+    /// File with the certificate of this process.
     #[arg(long, value_name = "FILE", help = ETCD_CERT_HELP)]
     pub etcd_cert: Option<PathBuf>,
-    /// Its key.
+    /// File with the private key of `etcd_cert`.
     #[arg(long, value_name = "FILE", help = ETCD_KEY_HELP)]
     pub etcd_key: Option<PathBuf>,
-    /// User.
+    /// Name of the user as which this process logs in at etcd.
     #[arg(long, value_name = "NAME", help = ETCD_USER_HELP)]
     pub etcd_user: Option<String>,
-    /// File with the user's password.
+    /// File with the password of `etcd_user`.
     #[arg(long, value_name = "FILE", help = ETCD_PASSWORD_HELP)]
     pub etcd_password_file: Option<PathBuf>,
 }
 
-/// Returns a role's settings about etcd. Each role has these fields itself instead of a flattened [`EtcdArgs`], because
-/// serde does not refuse unknown keys of a section with flattened fields.
+/// Returns a role's settings about etcd. Each role has these fields itself and no flattened [`EtcdArgs`], because serde
+/// accepts unknown keys in a section with flattened fields.
 macro_rules! etcd_args {
     ($role:expr) => {
         $crate::cli::etcd::EtcdArgs {
@@ -58,7 +58,7 @@ macro_rules! etcd_args {
 pub(in crate::cli) use etcd_args;
 
 impl EtcdArgs {
-    /// Returns these flags; settings that they do not have come from `below`.
+    /// Merges these flags with `below`: a setting that the flags do not give comes from `below`.
     pub fn over(self, below: EtcdArgs) -> EtcdArgs {
         EtcdArgs {
             etcd: self.etcd.or(below.etcd),
@@ -70,7 +70,8 @@ impl EtcdArgs {
         }
     }
 
-    /// Returns an error if there is a setting about etcd, because without `--fleet` it has no effect.
+    /// Returns an error if any setting about etcd is given. This function is for commands without `--fleet`, where such
+    /// a setting has no effect.
     pub fn nothing(&self) -> Result<(), ConfigError> {
         let files = [
             &self.etcd_ca,
@@ -86,7 +87,7 @@ impl EtcdArgs {
         ))
     }
 
-    /// Returns the members of etcd, and the keys of a shard of this fleet there.
+    /// Returns the members of etcd, and the names of the keys of a shard of this fleet.
     pub fn of(&self, fleet: &str, shard: u32) -> Result<(Members, Names), ConfigError> {
         let members = self.members()?;
         let names = Names::new(fleet, shard).map_err(ConfigError)?;

@@ -1,4 +1,4 @@
-//! `pmnet key`: makes files of keys, and shows what is in one.
+//! `pmnet key`: makes key files, and shows the contents of a key file.
 
 use std::path::{Path, PathBuf};
 
@@ -134,8 +134,8 @@ fn front_name(text: &str) -> Result<FrontName, ConfigError> {
     })
 }
 
-/// Returns a cluster file that sends under the key of `send` and also accepts the key of `accept`. It refuses each
-/// front that one of the two files refuses.
+/// Returns the contents of a cluster file that sends under the key of `send`, and also accepts the key of `accept`.
+/// Every front that one of the two files refuses is refused.
 fn both(send: Cluster, accept: Cluster) -> Result<Cluster, ConfigError> {
     if send.present == accept.present {
         let text = "--send and --accept have the same key: nothing would change";
@@ -198,7 +198,7 @@ fn of_front(front: &Front, keys: bool) -> Value {
     about
 }
 
-/// Returns the fields of `about` as lines of text.
+/// Returns the fields of `about` as text, one field a line.
 fn as_text(path: &Path, about: &Value) -> String {
     let mut text = format!("file          {}\n", path.display());
     for (field, called) in [

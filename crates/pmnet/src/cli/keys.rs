@@ -1,4 +1,4 @@
-//! `--key` and `--insecure` of the roles: the keys of a process, and whether it may work without keys.
+//! `--key` and `--insecure` of the roles: which keys a process has, and whether it may run without keys.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -13,13 +13,13 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 /// A role's settings about its keys.
 #[derive(Clone, Debug, Default)]
 pub struct KeyArgs {
-    /// File of the role's key (`--key`).
+    /// Path of the role's key file (`--key`).
     pub key: Option<PathBuf>,
-    /// The role may work without a key although other machines can reach it (`--insecure`).
+    /// The role may run without a key even if other machines can reach it (`--insecure`).
     pub insecure: bool,
 }
 
-/// A key file that is in use, and the keys in it.
+/// The path of a key file, and the keys that were read from it.
 #[derive(Clone, Debug)]
 pub struct InUse<T> {
     path: PathBuf,
@@ -32,7 +32,7 @@ pub type OfCluster = InUse<ClusterKeys>;
 /// The key of a front.
 pub type OfFront = InUse<FrontKey>;
 
-/// Returns a role's settings about its key. Each role has these fields itself, as it has the fields about etcd.
+/// Returns a role's settings about its key. Each role has these fields itself, like the fields about etcd.
 macro_rules! key_args {
     ($role:expr) => {
         $crate::cli::keys::KeyArgs::of($role.key.clone(), $role.insecure)
@@ -41,14 +41,14 @@ macro_rules! key_args {
 pub(in crate::cli) use key_args;
 
 impl KeyArgs {
-    /// Returns the settings with these values of `--key` and `--insecure`.
+    /// Makes the settings from the values of `--key` and `--insecure`.
     pub const fn of(key: Option<PathBuf>, insecure: bool) -> KeyArgs {
         KeyArgs { key, insecure }
     }
 
-    /// Returns these flags; settings that they do not have come from the file. A key among the flags takes precedence
-    /// over `insecure` in the file. If the flags have `insecure` and the file has a key, both count, which is an error
-    /// ([`KeyArgs::of_cluster`]).
+    /// Merges these flags with the configuration file: a setting that the flags do not give comes from the file. A key
+    /// in the flags takes precedence over `insecure` in the file. But if the flags have `insecure` and the file has a
+    /// key, both count, which is an error ([`KeyArgs::of_cluster`]).
     pub fn over(self, file: KeyArgs) -> KeyArgs {
         KeyArgs {
             insecure: self.insecure || (file.insecure && self.key.is_none()),
@@ -65,14 +65,14 @@ impl KeyArgs {
         }
     }
 
-    /// Reads the key of the cluster. `None`: the process has no key and needs none, because all of `reached_by` are
-    /// addresses of this machine alone, or `--insecure` was given.
+    /// Reads the cluster's key. `None`: the process may run without a key, because all of `reached_by` are loopback
+    /// addresses, or because `--insecure` is given.
     pub fn of_cluster(&self, reached_by: &[SocketAddr]) -> Result<Option<OfCluster>, ConfigError> {
         self.read(reached_by, |path| Ok(Cluster::read(path)?.keys()))
     }
 
-    /// Reads the key of a front. `None`: the front has no key and needs none, because all `devices` are on this
-    /// machine, or `--insecure` was given.
+    /// Reads the front's key. `None`: the front may run without a key, because all `devices` are on this machine, or
+    /// because `--insecure` is given.
     pub fn of_front(&self, devices: &[SocketAddr]) -> Result<Option<OfFront>, ConfigError> {
         self.read(devices, |path| Ok(Front::read(path)?.key))
     }
@@ -102,14 +102,14 @@ impl KeyArgs {
 /// The hosts with which a process may exchange packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// All hosts: the process has a key, or the operator trusts the hosts.
+    /// All hosts: the process has a key, or the operator has stated trust in the hosts.
     Everywhere,
-    /// Only this machine.
+    /// Only this machine, because the process has no key.
     ThisMachine,
 }
 
 impl Reach {
-    /// Returns the first of these addresses that is out of reach.
+    /// Returns the first address with which the process may not exchange packets.
     pub fn beyond(self, addresses: &[SocketAddr]) -> Option<SocketAddr> {
         let is_elsewhere = |at: &&SocketAddr| !at.ip().to_canonical().is_loopback();
         match self {
@@ -118,7 +118,7 @@ impl Reach {
         }
     }
 
-    /// Returns an error if one of these addresses is out of reach.
+    /// Returns an error if the process may not exchange packets with one of these addresses.
     pub fn check(self, addresses: &[SocketAddr]) -> Result<(), ConfigError> {
         self.beyond(addresses).map_or(Ok(()), |at| {
             Err(ConfigError(format!(
@@ -129,8 +129,8 @@ impl Reach {
         })
     }
 
-    /// Returns the new addresses of a front's devices if all of them are in reach. Otherwise logs that the front does
-    /// not use them.
+    /// Returns the new addresses of a front's devices, if the front may exchange packets with all of them. Otherwise
+    /// logs that the front does not use the new addresses.
     pub fn now(self, devices: Vec<SocketAddr>) -> Option<Vec<SocketAddr>> {
         let Some(at) = self.beyond(&devices) else {
             return Some(devices);
@@ -143,8 +143,8 @@ impl Reach {
     }
 }
 
-/// Makes the kernel write no dump of this process's memory, and show the memory to no unprivileged process, because a
-/// key or a password is about to be read. The kernel does not do so by default.
+/// Prevents that the kernel writes dumps of this process's memory, and that unprivileged processes read the memory.
+/// Must be called before a key or a password is read. By default the kernel permits both.
 pub fn leave_no_dump() {
     if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
         tracing::debug!(%error, "a dump of this process would show its keys and passwords");
@@ -152,7 +152,7 @@ pub fn leave_no_dump() {
 }
 
 impl<T: Clone + Send + 'static> InUse<T> {
-    /// From now on, the file is read again at each SIGHUP. If the file is wrong, the present keys stay.
+    /// From now on, reads the file again at each SIGHUP. If the file is wrong, the present keys stay in use.
     pub fn read_again_on_hangup(&self) {
         let Self { path, read, keys } = self.clone();
         on_reload(&format!("key file {}", path.display()), move || {
@@ -196,7 +196,7 @@ mod tests {
         }
     }
 
-    /// An etcd on this machine names devices on other machines.
+    /// etcd on this machine names devices on other machines.
     #[test]
     fn a_front_without_a_key_is_told_of_devices_on_this_machine_only() {
         let none = KeyArgs::default().reach();
@@ -213,7 +213,7 @@ mod tests {
         }
     }
 
-    /// An old service unit still sets the variable, and the file has a key now.
+    /// An old service unit still sets the variable for `--insecure`, although the file has a key now.
     #[test]
     fn insecure_takes_no_key_away() {
         let key = || KeyArgs::of(Some("/none/such".into()), false);

@@ -1,4 +1,4 @@
-//! `pmnet log inspect` and `pmnet log verify`: they read a log without changing it (known gap G79).
+//! `pmnet log inspect` and `pmnet log verify`: read a log without changing it (known gap G79).
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use pmnet_cli::{tell, tell_all};
 use pmnet_log::{Decision, Entry, Media, Scan};
 use serde_json::{Value, json};
 
-/// Most entries that are listed.
+/// Maximum number of entries that the command lists.
 const ENTRIES_LISTED_MAX: u64 = 1_000_000;
 
 const EXAMPLES: &str = "\
@@ -73,7 +73,7 @@ pub fn main(command: &LogCommand) -> anyhow::Result<bool> {
     Ok(usable)
 }
 
-/// Returns the facts about a log for a support case, without its entries.
+/// Returns facts about a log for a support request, without the log's entries.
 pub(crate) fn header(path: &Path) -> anyhow::Result<Value> {
     let scan = open(path)?;
     Ok(as_json(&scan, &scan.decide(), 0))
@@ -90,7 +90,7 @@ fn open(path: &Path) -> anyhow::Result<Scan<impl Media + use<>>> {
     Ok(Scan::open(image, None)?)
 }
 
-/// Returns the last `count` entries that a device would keep.
+/// Returns the last `count` entries that a device would keep at its start.
 fn tail<M: Media>(scan: &Scan<M>, decision: &Decision, count: u64) -> Vec<Entry> {
     let Decision::Keep { applied, tail, .. } = decision else {
         return Vec::new();

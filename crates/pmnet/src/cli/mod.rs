@@ -1,4 +1,4 @@
-//! The command line: its commands, and the module of each. Exit codes are those of `pmnet_cli`.
+//! The command line: its commands, and the module of each. `pmnet_cli` defines the exit codes.
 
 mod access;
 mod check;
@@ -52,10 +52,10 @@ struct Cli {
     command: Command,
 }
 
-/// Version number, and the commit from which the program was built.
+/// The version number, and the commit from which the program was built.
 const RELEASE: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("PMNET_COMMIT"), ")");
 
-/// Text of `--version`: version number and commit, and whether this is the product.
+/// Text of `--version`: the version number, the commit, and a note if this build is not the product.
 const VERSION: &str = if pmnet_proto::rules::CAN_BE_SWITCHED_OFF {
     concat!(
         env!("CARGO_PKG_VERSION"),
@@ -125,19 +125,19 @@ enum Command {
     Doctor(crate::doctor::DoctorArgs),
 }
 
-/// Returns the definition of the whole command line, from which its reference is written.
+/// Returns the definition of the whole command line. The reference is generated from this definition.
 #[must_use]
 pub fn definition() -> clap::Command {
     Cli::command()
 }
 
-/// Returns whether these words are a valid command line. The first word is the program's name. Nothing is run.
+/// Returns whether these words are a valid command line. The first word is the program's name. No command is run.
 #[must_use]
 pub fn is_command_line(arguments: &[&str]) -> bool {
     Cli::try_parse_from(arguments).is_ok()
 }
 
-/// Runs the command line of this process.
+/// Parses the command line of this process, and runs the command.
 #[must_use]
 pub fn main() -> ExitCode {
     let cli = match parse_by::<Cli>(environment::with_variables(Cli::command())) {

@@ -1,7 +1,7 @@
-//! Hosts that are given by name. A name may be unknown at the start, and may have another address later (a container
-//! that was started again).
+//! Hosts that are given by name. A name may be unknown at the start, and its address may change later (for example,
+//! after a restart of a container).
 //!
-//! The system's resolver may take seconds, so a thread of its own asks it. No loop that serves may wait for this
+//! The system's resolver may need seconds, so a thread of its own calls it. No loop that serves may wait for this
 //! thread.
 
 use std::net::SocketAddr;
@@ -14,36 +14,36 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use pmnet_cli::{host_and_port, is_name, on_signals, resolve};
 
-/// Time between two questions to the resolver.
+/// Interval at which the resolver is asked.
 const LOOK: Duration = Duration::from_secs(2);
-/// Time between two questions while the process waits for a name at its start.
+/// Interval at which the resolver is asked while the process waits for a name at its start.
 const FIRST_LOOK: Duration = Duration::from_millis(250);
-/// Time after which a lasting condition is logged again.
+/// Time after which a message about a lasting state is logged again.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The name of a host, and a port of this host.
+/// The name of a host, with a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
     pub host: String,
     pub port: u16,
 }
 
-/// Returns the id of this machine's boot, and the network namespace of this process. No other boot or namespace has the
-/// same pair.
+/// Returns the id of this machine's boot, and the network namespace of this process. The pair is unique: another boot
+/// or another namespace has another pair.
 pub fn here() -> Option<(String, PathBuf)> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let network = std::fs::read_link("/proc/self/ns/net").ok()?;
     Some((boot.trim().to_owned(), network))
 }
 
-/// Returns the two values of [`here`] as one text.
+/// Returns both values of [`here`] in one text.
 pub fn machine() -> Option<String> {
     let (boot, network) = here()?;
     Some(format!("{boot} {}", network.display()))
 }
 
 impl Named {
-    /// Returns the host and port of `host:port` if the host is a name; `None` if it is an address.
+    /// Returns the host and the port in `host:port`, if the host is a name; `None` if it is an address.
     pub fn of(text: &str) -> Option<Named> {
         let (host, port) = host_and_port("", text.trim()).ok()?;
         is_name(host).then(|| Named {
@@ -52,8 +52,8 @@ impl Named {
         })
     }
 
-    /// Returns all hosts of a list with commas, if at least one of them is a name. In such a list, addresses count as
-    /// names, too. Otherwise the result is empty.
+    /// Returns all hosts of a list with commas if at least one host is a name. If there is a name, addresses in the
+    /// list are treated as names too. Without a name, the result is empty.
     pub fn all(text: &str) -> Vec<Named> {
         let parts = || text.split(',').map(str::trim);
         if parts().all(|part| Named::of(part).is_none()) {
@@ -74,8 +74,8 @@ impl Named {
     }
 }
 
-/// Waits without a limit until every name in `texts` is known. Each text is `host:port`, or a list of them with commas.
-/// Returns false if the process was asked to stop.
+/// Waits without a time limit until every name in `texts` has an address. Each text is `host:port`, or a list of such
+/// pairs with commas. Returns false if the process was asked to stop.
 pub fn wait_until_known<'a>(
     flag: &str,
     texts: impl IntoIterator<Item = &'a str>,
@@ -98,19 +98,19 @@ pub fn wait_until_known<'a>(
             std::thread::sleep(FIRST_LOOK);
         }
     }
-    // The stop may have been requested during the last question.
+    // The stop may have been requested during the last call of the resolver.
     Ok(!stop.load(Ordering::Relaxed))
 }
 
-/// Looks up the addresses of hosts again and again, until the value is dropped.
+/// A thread that resolves the names of hosts at intervals, until this value is dropped.
 pub struct Watch {
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watch {
-    /// Begins the look-ups. After each look-up, `tell` gets all addresses of each host. If a name cannot be resolved,
-    /// its previous addresses are passed.
+    /// Starts the thread. After each look-up, the thread calls `tell` with all addresses of each host. If a name cannot
+    /// be resolved, `tell` gets its previous addresses.
     pub fn start(
         hosts: Vec<Named>,
         mut tell: impl FnMut(&[Vec<SocketAddr>]) + Send + 'static,
@@ -152,7 +152,7 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Release);
-        // A look-up that is under way may take long, so the thread is not waited for.
+        // The drop does not wait for the thread, because a look-up in progress may take long.
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
         }

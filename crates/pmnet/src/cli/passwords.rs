@@ -1,4 +1,4 @@
-//! Files with passwords, among them the passwords of a Redis and of its Sentinels.
+//! Password files, for example for Redis and its Sentinels.
 
 use std::path::{Path, PathBuf};
 
@@ -8,23 +8,24 @@ use pmnet_store::{Passwords, Secret};
 use super::keys::leave_no_dump;
 use super::process::Part;
 
-/// Reads the password from the file of this flag. From now on, no dump of this process's memory is written.
+/// Reads the password from the file that this flag names. From this call on, the kernel writes no dump of this
+/// process's memory.
 pub fn secret(flag: &str, path: &Path) -> Result<Secret, ConfigError> {
     leave_no_dump();
     Ok(Secret::new(password(flag, path)?.as_bytes()))
 }
 
-/// `--store-password-file` and `--sentinel-password-file`.
+/// The files of `--store-password-file` and `--sentinel-password-file`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PasswordFiles {
-    /// The password of Redis.
+    /// File with the password of Redis.
     pub store: Option<PathBuf>,
-    /// The password of its Sentinels.
+    /// File with the password of its Sentinels.
     pub sentinel: Option<PathBuf>,
 }
 
 impl PasswordFiles {
-    /// Reads the passwords.
+    /// Reads both passwords.
     pub fn read(&self) -> Result<Passwords, ConfigError> {
         let read = |flag: &str, path: &Option<PathBuf>| {
             let read = path.as_ref().map(|path| secret(flag, path));
@@ -36,7 +37,7 @@ impl PasswordFiles {
         })
     }
 
-    /// Reads the files again at each SIGHUP. Later connections use the new passwords.
+    /// At each SIGHUP, reads the files again. New connections use the new passwords.
     pub fn keep_fresh(self, in_use: Passwords, part: &Part<'_>) {
         if self == PasswordFiles::default() {
             return;

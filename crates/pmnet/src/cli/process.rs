@@ -1,7 +1,7 @@
-//! Parts of a process that exist once, even if it runs several roles: signals, the status port, the ready line, and the
-//! files that are read again at SIGHUP.
+//! Parts of a process that exist only once, even if the process has several roles: signals, the status port, the ready
+//! line, and the files that are read again at SIGHUP.
 //!
-//! A role is a [`Part`] of its process. A process with one role has one part; `pmnet run` has several parts.
+//! Each role is a [`Part`] of its process. A process with one role has one part; `pmnet run` has several.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -19,7 +19,7 @@ use super::reload::{Again, Commit, File, Section};
 use super::service;
 use crate::status::Status;
 
-/// A function that ends something. It is called once.
+/// A function that ends a part of the process, and is called once.
 type End = Box<dyn FnOnce() + Send>;
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -34,11 +34,11 @@ pub struct Process {
 }
 
 impl Process {
-    /// Opens the process's status port, if `status` gives an address, and catches SIGHUP. `file`: the configuration
+    /// Opens the status port if `status` gives an address, and handles SIGHUP from now on. `file`: the configuration
     /// file, which is read again at each SIGHUP.
     ///
     /// # Errors
-    /// The address is wrong, or the system gives no thread.
+    /// The address is wrong, or the system cannot start a thread.
     pub fn open(
         role: &'static str,
         status: Option<&str>,
@@ -56,10 +56,10 @@ impl Process {
         self.file.as_ref()
     }
 
-    /// Returns the only part of the process. The part ends at the first signal.
+    /// Returns the part of a process that has only one. The part ends at the first signal.
     ///
     /// # Errors
-    /// The kernel refuses to catch signals.
+    /// The kernel refuses to install a signal handler.
     pub fn alone(&self) -> anyhow::Result<Part<'_>> {
         let part = self.part(None);
         let ending = Arc::clone(&part.ending);
@@ -67,7 +67,7 @@ impl Process {
         Ok(part)
     }
 
-    /// Returns a new part of the process. `section`: the name that tells the part from the others.
+    /// Returns a new part of a process that has several. `section`: the name that distinguishes the part.
     pub fn part(&self, section: Option<String>) -> Part<'_> {
         Part {
             process: self,
@@ -77,7 +77,7 @@ impl Process {
     }
 }
 
-/// The end of a part: the functions to call at its end, or the fact that the end has begun.
+/// The end of a part: the functions that its end must call, or the fact that the end has begun.
 #[derive(Default)]
 pub struct Ending(Mutex<Ends>);
 
@@ -93,7 +93,7 @@ impl Default for Ends {
 }
 
 impl Ending {
-    /// Begins the end. May be called more than once.
+    /// Begins the end of the part. Further calls have no effect.
     pub fn end(&self) {
         let ends = std::mem::replace(&mut *lock(&self.0), Ends::Has);
         if let Ends::Will(all) = ends {
@@ -101,7 +101,7 @@ impl Ending {
         }
     }
 
-    /// Calls `end` when the part's end begins, or at once if it has begun.
+    /// Calls `end` when the part's end begins. If the end has already begun, calls `end` at once.
     fn on_end(&self, end: End) {
         match &mut *lock(&self.0) {
             Ends::Will(all) => return all.push(end),
@@ -111,7 +111,7 @@ impl Ending {
     }
 }
 
-/// A role as a part of its process.
+/// A role, as one part of its process.
 pub struct Part<'a> {
     process: &'a Process,
     section: Option<String>,
@@ -119,7 +119,7 @@ pub struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// Returns the end of the part, for the thread that begins it.
+    /// Returns a handle with which a thread can begin the end of the part.
     pub fn ending(&self) -> Arc<Ending> {
         Arc::clone(&self.ending)
     }
@@ -134,12 +134,12 @@ impl Part<'_> {
         Ok(stop)
     }
 
-    /// Calls `end` when the part is asked to end, or at once if it was already asked.
+    /// Calls `end` when the part is asked to end. If the part was already asked to end, calls `end` at once.
     pub fn on_end(&self, end: impl FnOnce() + Send + 'static) {
         self.ending.on_end(Box::new(end));
     }
 
-    /// Adds a function that reads something again at each SIGHUP ([`on_reload`]).
+    /// Adds a function that is called at each SIGHUP, and reads something again ([`on_reload`]).
     pub fn on_reload(&self, name: &str, again: impl Fn() -> Result<(), String> + Send + 'static) {
         match &self.section {
             None => on_reload(name, again),
@@ -148,7 +148,7 @@ impl Part<'_> {
     }
 
     /// If the part's settings are in a file, reads them again at each SIGHUP. `take` checks the new settings, and
-    /// returns the function that applies them.
+    /// returns a function that applies them.
     pub fn on_new_settings<A: Section>(
         &self,
         in_use: &A,
@@ -161,22 +161,23 @@ impl Part<'_> {
         }
     }
 
-    /// Shows a loop at the status port, if there is one.
+    /// Shows a loop at the status port, if the process has one.
     pub fn show(&self, source: Arc<dyn Source>) {
         self.process.status.show(self.section.clone(), source);
     }
 
-    /// Returns the status port for this part's record in etcd. `own`: the address at which others reach the process.
+    /// Returns the address of the status port for this part's record in etcd. `own`: the address at which other
+    /// machines reach the process.
     pub fn status_record(&self, own: IpAddr) -> Option<StatusRecord> {
         self.process.status.record(own)
     }
 
-    /// Returns whether there is a status port.
+    /// Returns whether the process has a status port.
     pub const fn is_shown(&self) -> bool {
         self.process.status.is_open()
     }
 
-    /// Prints that this role serves.
+    /// Adds to the ready line that this role serves.
     pub fn announce(&self, role: &str, fields: &[(&str, Value)]) {
         self.process
             .line

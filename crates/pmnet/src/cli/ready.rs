@@ -1,4 +1,4 @@
-//! The one line that a process prints to stdout when it serves, so that scripts can wait for it.
+//! The ready line, which a process prints to stdout when it serves. Scripts can wait for this line.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::service;
 
-/// Facts about one loop that serves.
+/// The facts about one loop that serves.
 type Facts = Vec<(String, Value)>;
 
 /// The ready line of a process.
@@ -17,14 +17,14 @@ pub struct Line {
     together: Option<Together>,
 }
 
-/// The common line for the loops of several roles.
+/// The state of a common line for several roles.
 struct Together {
     /// Number of loops that must serve before the line is printed.
     loops: usize,
     serving: Mutex<Serving>,
 }
 
-/// Facts of loops that serve, by section and address.
+/// The facts about each loop that serves, by section and address.
 type Loops = BTreeMap<(String, String), Facts>;
 
 #[derive(Default)]
@@ -33,12 +33,12 @@ struct Serving {
     was_said: bool,
 }
 
-/// Fields that the common line has besides the addresses. Each value appears once.
+/// Fields that the common line has in addition to the addresses, each value without duplicates.
 const PROMISES: [&str; 2] = ["survives", "store"];
 
 impl Line {
-    /// Returns the line of a process with one role: `ready ROLE key=value …`. It is printed each time a loop begins to
-    /// serve.
+    /// Makes the line of a process with one role: `ready ROLE key=value …`. The line is printed each time the loop
+    /// begins to serve.
     pub const fn alone(json: bool) -> Line {
         Line {
             json,
@@ -46,7 +46,7 @@ impl Line {
         }
     }
 
-    /// Returns the line of a process with several roles. It is printed once, when this many loops serve.
+    /// Makes the line of a process with several roles. The line is printed once, when this number of loops serve.
     pub fn together(json: bool, loops: usize) -> Line {
         Line {
             json,
@@ -57,7 +57,7 @@ impl Line {
         }
     }
 
-    /// Notes that a loop serves, and prints the line if it is time.
+    /// Notes that a loop serves. Prints the line if all loops serve.
     pub fn serves(&self, section: &str, role: &str, fields: &[(&str, Value)]) {
         let Some(together) = &self.together else {
             return self.print(role, fields);
@@ -85,7 +85,7 @@ impl Line {
         }
     }
 
-    /// Prints `ready ROLE key=value …`, or one JSON object with the same content.
+    /// Prints `ready ROLE key=value …`, or a JSON object with these fields.
     fn print(&self, role: &str, fields: &[(&str, Value)]) {
         let plain = format!("{role} {}", plain(fields));
         let line = if self.json {
@@ -117,7 +117,7 @@ fn plain(fields: &[(&str, Value)]) -> String {
     parts.join(" ")
 }
 
-/// Returns the address of each loop under the name of its section, and the values of [`PROMISES`] of all loops.
+/// Returns the address of each loop, under the name of its section, and the values of [`PROMISES`] of all loops.
 fn summary(serving: &Loops) -> Facts {
     let mut addresses: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (section, address) in serving.keys() {

@@ -1,8 +1,8 @@
-//! The configuration file, read again at SIGHUP.
+//! Reads the configuration file again at SIGHUP.
 //!
-//! The rule is the same for all roles. The file is read once, and each part of the process checks its section. If all
-//! sections are right, each part applies the settings that can change while it runs. For each other key with a new
-//! value, a warning says that the key needs a restart. If one section is wrong, nothing changes.
+//! All roles follow the same rule. The file is read once, and each part of the process checks its section. If all
+//! sections are valid, each part applies the settings that can change while it runs. If another key has a new value, a
+//! warning says that the key needs a restart. If a section is wrong, nothing changes.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,12 +13,13 @@ use serde_json::Value;
 
 use super::config::{self, FileConfig, Sections};
 
-/// Applies settings that were checked before.
+/// A function that applies settings which were checked before.
 pub type Commit = Box<dyn FnOnce()>;
-/// Checks the text of the file for one part of the process. Returns the function that applies the settings.
+/// A function that checks the text of the file for one part of the process. The result is a function that applies the
+/// settings.
 type Prepare = Box<dyn Fn(&str) -> Result<Commit, ConfigError> + Send>;
 
-/// Settings of a role that are in a section of the file.
+/// Settings of a role, which may stand in a section of the file.
 pub trait Section: Clone + Serialize + Send + 'static {
     /// Name of the section.
     const NAME: &'static str;
@@ -33,11 +34,11 @@ pub trait Section: Clone + Serialize + Send + 'static {
     }
 }
 
-/// Takes the settings of a part from a file that was read again. `None`: the file no longer has the part's section.
+/// A function that takes the settings of a part from a file that was read again. `None`: the file no longer has the
+/// part's section.
 pub type Again<A> = Box<dyn Fn(FileConfig) -> Result<Option<A>, ConfigError> + Send>;
 
-/// Returns the [`Again`] of a process with one role. `over`: combines the process's flags with the settings of a
-/// section.
+/// Returns the [`Again`] of a process with one role. `over` merges the process's flags with the settings of a section.
 pub fn alone<A: Section + Default>(over: impl Fn(A) -> A + Send + 'static) -> Again<A> {
     Box::new(move |file| {
         let section = A::all_of(file).only(A::NAME)?;
@@ -45,7 +46,7 @@ pub fn alone<A: Section + Default>(over: impl Fn(A) -> A + Send + 'static) -> Ag
     })
 }
 
-/// Returns the [`Again`] of one part of a process with several roles. `name`: the name of its section.
+/// Returns the [`Again`] of one part of a process with several roles. `name`: the name of the part's section.
 pub fn named<A: Section>(name: String) -> Again<A> {
     Box::new(move |file| {
         let mut all = A::all_of(file).named(A::NAME);
@@ -61,7 +62,7 @@ pub struct File {
 }
 
 impl File {
-    /// Reads the file again at each SIGHUP from now on.
+    /// From now on, reads the file again at each SIGHUP.
     pub fn on_hangup(path: &Path) -> File {
         let file = File {
             path: path.to_owned(),
@@ -80,14 +81,14 @@ impl File {
         file
     }
 
-    /// Adds a part of the process.
+    /// Adds a part of the process, which then takes part in each reload.
     pub fn add(&self, prepare: impl Fn(&str) -> Result<Commit, ConfigError> + Send + 'static) {
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         parts.push(Box::new(prepare));
     }
 
-    /// Adds the settings of a part. `name`: the part's section. `in_use`: its present settings. `take` checks new
-    /// settings, and returns the function that applies them.
+    /// Adds the settings of a part. `name`: the part's section. `in_use`: the part's present settings. `take` checks
+    /// new settings, and returns a function that applies them.
     pub fn add_section<A: Section>(
         &self,
         name: &str,
@@ -98,7 +99,7 @@ impl File {
         let (name, fixed) = (format!("[{name}]"), in_use.fixed());
         self.add(move |text| {
             let Some(new) = again(config::parse_text(text)?)? else {
-                // The process itself warns of missing sections.
+                // If a section is missing, the process itself logs a warning.
                 return Ok(Box::new(|| ()));
             };
             let commit =
@@ -121,7 +122,7 @@ impl File {
     }
 }
 
-/// Warns that these keys of a section take effect only after a restart. Without keys there is no warning.
+/// Logs a warning that these keys of a section take effect only after a restart. If there are no keys, logs nothing.
 pub fn need_restart(section: &str, keys: &[String]) {
     if !keys.is_empty() {
         tracing::warn!(
@@ -131,11 +132,11 @@ pub fn need_restart(section: &str, keys: &[String]) {
     }
 }
 
-/// Returns the names of the keys that have different values.
+/// Returns the names of the keys whose values differ.
 pub fn differing(a: &impl Serialize, b: &impl Serialize) -> Vec<String> {
     let keys = |args: Result<Value, serde_json::Error>| match args {
         Ok(Value::Object(keys)) => keys,
-        // This does not happen: settings are objects.
+        // Settings are always serialized as objects, so this arm is never reached.
         Ok(_) | Err(_) => serde_json::Map::new(),
     };
     let (a, b) = (keys(serde_json::to_value(a)), keys(serde_json::to_value(b)));
@@ -167,7 +168,7 @@ mod tests {
         );
     }
 
-    /// A password is neither compared nor shown.
+    /// Passwords are not compared, and are not printed.
     #[test]
     fn limits_and_passwords_need_no_restart() {
         let args = |text: &str| toml::from_str::<RedisArgs>(text).unwrap();
@@ -217,7 +218,7 @@ mod tests {
             (Err("[device.2]: nine".into()), 0)
         );
         assert_eq!(again("[[device]]\nx = 1").1, 0);
-        // If the section is gone, the part keeps its settings.
+        // If the file no longer has the section, the part keeps its settings.
         assert_eq!(again(""), (Ok(()), 0));
         std::fs::remove_file(&path).unwrap();
         assert!(file.again().is_err());

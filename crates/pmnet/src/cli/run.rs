@@ -1,7 +1,7 @@
-//! `pmnet run`: the roles of one machine in one process.
+//! `pmnet run`: all roles of one machine in one process.
 //!
-//! Each role has its thread, and its own [`Part`] of the process. The process ends its parts in a fixed order that
-//! begins with the fronts, so that each part can still deliver its outstanding work.
+//! Each role has a thread and a [`Part`] of the process. The process ends its parts in a fixed order, fronts first, so
+//! that each part can still finish its outstanding work.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -44,10 +44,10 @@ All roles of the process share one status port: --status, or status = … in sec
 section counts only where its role runs alone. One line on stdout says that all roles serve. If one role ends with \
 an error, all roles end.";
 
-/// Where the roles of --store listen.
+/// Addresses at which the roles of --store listen.
 const SERVER: &str = "127.0.0.1:51500";
 const DEVICE: &str = "127.0.0.1:51000";
-/// Longest time for which the parts of one group may end before the next group is asked to end.
+/// Time that the parts of one group have to end. After this time the next group is asked to end.
 const GROUP_MAX: Duration = Duration::from_secs(5);
 
 /// Settings of the process; section `[run]` of the configuration file.
@@ -109,7 +109,7 @@ impl RunCommand {
     }
 }
 
-/// One role, with its settings.
+/// A role of the process, with the settings of the role.
 enum Role {
     Server(ServerArgs),
     Device(Box<DeviceArgs>),
@@ -134,7 +134,7 @@ impl Role {
         }
     }
 
-    /// Returns the number of the role's loops that will report that they serve.
+    /// Returns the number of loops of the role that will report that they serve.
     fn loops(&self) -> usize {
         match self {
             Role::Device(args) => usize::from(args.shards.unwrap_or(1)),
@@ -182,9 +182,9 @@ fn roles(file: FileConfig) -> Result<Vec<(String, Role)>, ConfigError> {
 
 /// An event that the main thread waits for.
 enum Event {
-    /// A signal asked the process to end.
+    /// The process got a signal to end.
     Asked,
-    /// A part has ended: its index, and its result.
+    /// A part has ended. The fields are its index and its result.
     Ended(usize, anyhow::Result<bool>),
 }
 
@@ -214,7 +214,7 @@ pub fn main(command: &RunCommand) -> anyhow::Result<bool> {
     }
     let (say, hear) = channel();
     let asked = say.clone();
-    // Once all parts have ended, no thread receives the event.
+    // After all parts have ended, no thread receives the event, so a failure to send is ignored.
     call_on_signals(move || drop(asked.send(Event::Asked)))?;
     std::thread::scope(|scope| {
         let mut parts = Parts::default();
@@ -239,11 +239,11 @@ pub fn main(command: &RunCommand) -> anyhow::Result<bool> {
     })
 }
 
-/// Names of the sections, and the status port of the process.
+/// The names of all sections, and the address of the process's status port.
 type Outline = (Vec<String>, Option<String>);
 
-/// Returns the settings of the process that have changed in the file and take effect only after a restart: sections and
-/// their keys.
+/// Returns the settings of the process that have changed in the file and take effect only after a restart, as sections
+/// with their keys.
 fn other_process(before: &Outline, now: &Outline) -> Vec<(String, Vec<String>)> {
     let mut all = Vec::new();
     if before.1 != now.1 {
@@ -263,11 +263,11 @@ fn other_process(before: &Outline, now: &Outline) -> Vec<(String, Vec<String>)> 
 fn serve(role: Role, name: String, part: &Part<'_>, place: usize, say: &Sender<Event>) {
     let end = catch_unwind(AssertUnwindSafe(|| role.run(name, part)));
     let end = end.unwrap_or_else(|_| Err(anyhow!("PM6040 this role has panicked")));
-    // The main thread receives events until all parts have ended.
+    // The main thread receives events until all parts have ended, so this does not fail.
     let _ = say.send(Event::Ended(place, end));
 }
 
-/// A part that was started.
+/// A part of the process that was started.
 struct Running {
     name: String,
     group: Group,
@@ -275,12 +275,12 @@ struct Running {
     ended: bool,
 }
 
-/// All parts.
+/// All parts of the process that were started.
 #[derive(Default)]
 struct Parts(Vec<Running>);
 
 impl Parts {
-    /// Waits until the process is asked to end, or a part has failed, and then ends all parts. If a part has failed,
+    /// Waits until the process is asked to end, or until a part fails. Then ends all parts. If a part has failed,
     /// returns false or the part's error.
     fn attend(&mut self, hear: &Receiver<Event>) -> anyhow::Result<bool> {
         loop {
@@ -305,9 +305,9 @@ impl Parts {
         }
     }
 
-    /// Ends all parts, group by group. Returns whether all ended without an error.
+    /// Ends all parts, one group after the other. Returns whether all parts ended without an error.
     fn end(&mut self, hear: &Receiver<Event>) -> anyhow::Result<bool> {
-        // This also ends parts that still wait for a name or for etcd.
+        // This flag also ends parts that still wait for a name or for etcd.
         on_signals()?.store(true, Ordering::Release);
         let mut well = true;
         for group in [Group::Fronts, Group::Devices, Group::Servers] {
@@ -330,7 +330,7 @@ impl Parts {
                             false
                         });
                     }
-                    // Parts that take longer are waited for after all groups have been asked to end.
+                    // A part that needs longer is awaited after all groups have been asked to end.
                     Err(RecvTimeoutError::Timeout) => break,
                     Err(RecvTimeoutError::Disconnected) => return Ok(well),
                 }

@@ -32,12 +32,12 @@ use super::reload::{self, Again, Commit, Section};
 use super::stop::unless_asked_to_stop;
 use crate::status::{self, ServerBoard, ServerWriter};
 
-/// Time of polling after activity, in microseconds. The default is 0, because polling would take processor time from
-/// the store.
+/// Default time of polling after activity, in microseconds. The default is 0, because polling would take processor time
+/// from the store.
 const SPIN_US: u64 = 0;
 
-/// A standby server checks at this interval whether its turn has come. [`PATIENCE`]: the shortest time between two log
-/// messages about the wait.
+/// Interval at which a standby server checks whether it may serve. A waiting server logs a message at most once in
+/// [`PATIENCE`].
 const LOOK: Duration = Duration::from_millis(200);
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -142,22 +142,22 @@ pub struct ServerArgs {
     /// Name of the fleet under which the server states in etcd which chain the store has on record.
     #[arg(long, value_name = "NAME")]
     fleet: Option<String>,
-    /// With --fleet: the members of etcd.
+    /// URLs of etcd's members; only with --fleet.
     #[arg(long, value_name = "URL,…", help = ETCD_HELP)]
     etcd: Option<String>,
-    /// Authorities that may vouch for etcd.
+    /// File with the certificates of the authorities that sign etcd's certificates.
     #[arg(long, value_name = "FILE", help = ETCD_CA_HELP)]
     etcd_ca: Option<PathBuf>,
-    /// Certificate to show to etcd.
+    /// File with the certificate that this process shows to etcd.
     #[arg(long, value_name = "FILE", help = ETCD_CERT_HELP)]
     etcd_cert: Option<PathBuf>,
-    /// Its key.
+    /// File with the private key of `etcd_cert`.
     #[arg(long, value_name = "FILE", help = ETCD_KEY_HELP)]
     etcd_key: Option<PathBuf>,
-    /// User of etcd.
+    /// Name of the user as which this process logs in at etcd.
     #[arg(long, value_name = "NAME", help = ETCD_USER_HELP)]
     etcd_user: Option<String>,
-    /// Its password.
+    /// File with the password of `etcd_user`.
     #[arg(long, value_name = "FILE", help = ETCD_PASSWORD_HELP)]
     etcd_password_file: Option<PathBuf>,
     /// Address of the status port.
@@ -216,7 +216,7 @@ impl ServerArgs {
         etcd_args!(self)
     }
 
-    /// Returns these flags; settings that they do not have come from the file.
+    /// Merges these flags with the configuration file: a setting that the flags do not give comes from the file.
     fn over(self, file: ServerArgs) -> ServerArgs {
         let KeyArgs { key, insecure } = key_args!(self).over(key_args!(file));
         ServerArgs {
@@ -250,15 +250,15 @@ impl ServerArgs {
 struct Settings {
     serve: ServeConfig,
     store: StoreAt,
-    /// The server's key file, if it has one.
+    /// The server's keys and their file, if it has keys.
     keys: Option<OfCluster>,
     fleet: Option<ServerAgentConfig>,
-    /// Whether `pmnet ctl` may ask the server.
+    /// The server answers `pmnet ctl`.
     by_hand: bool,
     device_log: Option<String>,
 }
 
-/// A store's address, and the settings for opening it.
+/// The address of a store, and the settings for opening it.
 struct StoreAt {
     url: String,
     passwords: Passwords,
@@ -321,11 +321,11 @@ fn settings(args: ServerArgs) -> Result<Settings, ConfigError> {
     })
 }
 
-/// Checks these settings as [`main`] would, without opening the store.
+/// Checks these settings in the same way as [`main`]. A packet store is not opened.
 pub fn check(args: ServerArgs) -> Result<(), ConfigError> {
     status::at(args.status.as_deref())?;
     let Settings { store, .. } = settings(args)?;
-    // Opening a packet store would make its file.
+    // Opening a packet store would make its file, so a packet store's address is not opened here.
     if !store.url.starts_with("packet:") {
         let opened = store.open();
         opened.map_err(|error| ConfigError(format!("--store: {error}")))?;
@@ -333,7 +333,7 @@ pub fn check(args: ServerArgs) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// A device's log as a server's queue.
+/// A device's log, as the server's source of updates.
 struct DeviceLog(LogReader);
 
 impl Feed for DeviceLog {
@@ -342,7 +342,7 @@ impl Feed for DeviceLog {
     }
 }
 
-/// Returns the settings of the server's agent; `None` without a fleet.
+/// Returns the settings of the agent that reports to etcd; `None` without `--fleet`.
 fn fleet_of(
     name: Option<String>,
     etcd: &EtcdArgs,
@@ -384,7 +384,7 @@ fn fleet_of(
     }))
 }
 
-/// Waits until no other server has the turn. Returns false if the process was asked to end.
+/// Waits until no other server serves. Returns false if the process was asked to end.
 fn turn_comes(candidate: &mut Candidate, stop: &Stop) -> anyhow::Result<bool> {
     let mut said: Option<(String, Instant)> = None;
     loop {
@@ -458,7 +458,7 @@ pub fn run(args: ServerArgs, again: Again<ServerArgs>, part: &Part<'_>) -> anyho
             tracing::warn!("PM2606 `pmnet ctl` cannot reach this server: TCP {listen}: {error}");
         })
     });
-    // The door closes when this function returns.
+    // The drop of this value closes the door.
     let _door = door.and_then(Result::ok);
     let mut candidate = fleet.clone().map(Candidate::new);
     loop {
@@ -469,7 +469,7 @@ pub fn run(args: ServerArgs, again: Again<ServerArgs>, part: &Part<'_>) -> anyho
         {
             return Ok(true);
         }
-        // At the beginning of a turn the server has no valid state, so store and machine begin anew.
+        // When a server begins to serve, it has no valid state, so it opens the store and makes its machine anew.
         let store = store_at.open()?;
         let feed = device_log
             .as_ref()
@@ -504,7 +504,7 @@ pub fn run(args: ServerArgs, again: Again<ServerArgs>, part: &Part<'_>) -> anyho
         );
         board.ended();
         let ended = match served {
-            // The server wrote before its agent had noticed that the turn was over.
+            // Another server had taken over, and this server tried to write before its agent noticed the takeover.
             Err(DriverError::Stopped(Stopped(why))) if standby && why.starts_with(TAKEN_OVER) => {
                 Ended::TurnIsOver
             }
@@ -530,7 +530,7 @@ pub fn run(args: ServerArgs, again: Again<ServerArgs>, part: &Part<'_>) -> anyho
 mod tests {
     use super::ServerArgs;
 
-    /// Every key of the section, each with a value that is not the default.
+    /// Every key of the section. No value is the default.
     const ALL: &str = r#"
         listen = "127.0.0.1:51500"
         store = "null:"

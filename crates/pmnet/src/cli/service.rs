@@ -1,6 +1,7 @@
-//! Messages to the service manager, if it started this process and asked for them (`NOTIFY_SOCKET`, `WATCHDOG_USEC`; sd_notify(3)).
+//! Messages to the service manager. The messages are sent if the manager started this process and asked for them
+//! (`NOTIFY_SOCKET`, `WATCHDOG_USEC`; sd_notify(3)).
 //!
-//! A message that cannot be sent is lost. The manager then acts without it. No role depends on these messages.
+//! If a message cannot be sent, it is lost. No role depends on these messages.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use pmnet_cli::Reload;
 use pmnet_status::Shown;
 use sd_notify::NotifyState;
 
-/// Longest time between two signs of life, even if the manager would wait longer.
+/// Longest interval of the messages to the watchdog, even if the manager permits a longer interval.
 const SIGN_MAX: Duration = Duration::from_secs(10);
 
 fn say(states: &[NotifyState<'_>]) {
@@ -29,9 +30,8 @@ pub fn ready(line: &str) {
     *ready = Some(line.to_owned());
 }
 
-/// Tells the manager that the role reads its files again, or has done so. A role that serves does so meanwhile. The
-/// manager takes any READY for the end of the start, so a role that does not serve yet sends none: it is not told of the
-/// reload.
+/// Tells the manager that the process begins to read its files again, or has finished. If the role does not serve yet,
+/// sends nothing: the manager takes any READY for the end of the start.
 pub fn told(reload: Reload) {
     let ready = READY.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(line) = &*ready else {
@@ -47,10 +47,10 @@ pub fn told(reload: Reload) {
     }
 }
 
-/// Sends signs of life to the manager's watchdog while the loops run.
+/// Sends messages to the manager's watchdog while the loops run.
 ///
 /// # Errors
-/// There is no thread for it.
+/// The system cannot start a thread.
 pub fn watch(shown: &Shown) -> anyhow::Result<()> {
     let mut micros = 0;
     if !sd_notify::watchdog_enabled(false, &mut micros) {

@@ -1,4 +1,4 @@
-//! `pmnet status`: processes by their status ports, the devices in this machine's kernel, or those of a fleet.
+//! `pmnet status`: shows processes (by their status ports), the devices in this machine's kernel, or those of a fleet.
 
 mod at;
 
@@ -69,7 +69,7 @@ pub struct StatusArgs {
     json: bool,
 }
 
-/// Shows the processes, the fleet or the devices. Returns false if nothing was found.
+/// Shows the processes, the fleet or the devices. Returns false if there is nothing to show.
 pub fn main(args: &StatusArgs) -> anyhow::Result<bool> {
     if args.processes.are_named() {
         return at::main(&args.processes.places()?, args.wait, args.json);
@@ -94,7 +94,7 @@ pub fn main(args: &StatusArgs) -> anyhow::Result<bool> {
     for name in &names {
         match Status::read(name) {
             Ok(status) => all.push(status),
-            // If a device cannot be read, the others are still shown.
+            // If one device cannot be read, the other devices are still shown.
             Err(error) if args.name.is_none() => notice(&format!("{name}: {error}")),
             Err(error) => return Err(error.into()),
         }
@@ -113,7 +113,7 @@ pub fn main(args: &StatusArgs) -> anyhow::Result<bool> {
     Ok(!all.is_empty())
 }
 
-/// Returns the devices in this machine's kernel. If a device cannot be read, returns the reason in its place.
+/// Returns the devices in this machine's kernel. If a device cannot be read, returns the reason instead of its state.
 pub(crate) fn kernel_devices() -> Value {
     let one = |name: &String| match Status::read(name) {
         Ok(status) => as_json(&status),
@@ -151,8 +151,8 @@ fn as_json(status: &Status) -> Value {
     })
 }
 
-/// Returns the milliseconds for which the kernel still answers clients if the lease is not renewed. `None`: the device
-/// needs no lease.
+/// Returns for how many milliseconds the kernel will still answer clients if the lease is not renewed. `None`: the
+/// device needs no lease.
 fn silent_in(status: &Status) -> Option<u64> {
     let left = |until: Time| until.since(Clock::boottime().now()) / MILLISECOND;
     status.answers_until.map(left)
@@ -193,7 +193,7 @@ fn as_text(status: &Status) -> String {
     };
     match silent_in(status) {
         None => {}
-        // Before the device has served, the kernel does not know whether it needs a lease.
+        // Before the device has served for the first time, the kernel does not know whether the device needs a lease.
         Some(0) if !has_served(status) => {
             text += "  it has not served yet: the kernel answers nobody\n";
         }
@@ -224,7 +224,7 @@ fn as_text(status: &Status) -> String {
     text
 }
 
-/// Shows a shard of a fleet. Returns false if etcd has nothing about the shard.
+/// Shows a shard of a fleet. Returns false if etcd has no keys of the shard.
 pub fn of_fleet(fleet: &str, etcd: &EtcdArgs, shard: u32, json: bool) -> anyhow::Result<bool> {
     let (mut etcd, read) = read_shard(fleet, etcd, shard)?;
     let mut all = Vec::new();
@@ -242,8 +242,8 @@ pub fn of_fleet(fleet: &str, etcd: &EtcdArgs, shard: u32, json: bool) -> anyhow:
     for (id, row) in &read.rows {
         let left = match row.lease_id {
             0 => None,
-            // The members of etcd agreed that the key exists. If one member now says that the lease is over, this
-            // member may lag.
+            // All members of etcd agree that the key exists. If the asked member reports that the lease is over, this
+            // member may only be late. So the full length of the lease is assumed.
             lease => etcd
                 .seconds_left(lease)?
                 .or(row.record.as_ref().map(|record| record.seconds)),
@@ -289,11 +289,11 @@ fn server_as_text(server: &ServerRecord, there: bool) -> String {
     format!("server at {}: {is}; {knows}", server.address)
 }
 
-/// Returns the milliseconds for which the device still answers if it does not renew its lease.
+/// Returns for how many milliseconds the device will still answer if it does not renew its lease.
 fn silent_in_ms(row: &Row, left: Option<u64>) -> Option<u64> {
     let record = row.record.as_ref()?;
     let lost = margin(pmnet_fleet::length(record.seconds)) / 1_000_000;
-    // etcd rounds to whole seconds.
+    // etcd reports whole seconds.
     left.map(|seconds| {
         ((seconds + 1) * 1_000)
             .saturating_sub(lost)
@@ -301,7 +301,7 @@ fn silent_in_ms(row: &Row, left: Option<u64>) -> Option<u64> {
     })
 }
 
-/// Returns the position of a device in the chain as it shall be, counted from 1, and the length of this chain.
+/// Returns the position of a device in the wanted chain, counted from 1, and the length of this chain.
 fn place(shard: &Shard, id: u32) -> Option<(usize, usize)> {
     let ids = shard.plan.as_ref()?.ids();
     let at = ids.iter().position(|one| *one == id)?;

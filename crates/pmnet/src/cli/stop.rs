@@ -1,6 +1,7 @@
-//! A role that is asked to stop before it serves ends without an error.
+//! Treats a role that is asked to stop before it serves as ended without an error.
 
-/// Returns the error, unless it only says that the process was asked to stop before it could serve.
+/// Returns the error. If the error only says that the process was asked to stop before it served,
+/// returns success.
 pub fn unless_asked_to_stop(error: anyhow::Error) -> anyhow::Result<()> {
     let asked = error.chain().any(|cause| {
         let io = cause.downcast_ref::<std::io::Error>();

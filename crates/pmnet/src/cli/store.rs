@@ -1,4 +1,4 @@
-//! `pmnet store stat`, `verify`, `backup`, `grow` and `repair`: a packet store, or a device's region.
+//! `pmnet store stat`, `verify`, `backup`, `grow` and `repair`: commands for a packet store or the region of a device.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ new file exists, complete.
 
 repair deletes the damaged records permanently. Make a copy of the file first.";
 
-/// If more than this share of a store is in use, in percent, the store should become larger.
+/// Percentage of use above which a store should be made larger.
 const NEARLY_FULL_PERCENT: u64 = 75;
 
 /// The command line of `pmnet store`.
@@ -91,7 +91,7 @@ enum What {
     },
 }
 
-/// Runs the command. Returns false if something is damaged.
+/// Runs the command. Returns false if a damage was found.
 pub fn main(command: &StoreCommand) -> anyhow::Result<bool> {
     match &command.what {
         What::Stat { path, json } => stat(path, *json),
@@ -153,20 +153,20 @@ fn stat(path: &Path, json: bool) -> anyhow::Result<bool> {
     Ok(loss.is_none())
 }
 
-/// Returns the share that `part` has in `whole`, in percent.
+/// Returns `part` as a percentage of `whole`.
 fn percent(part: u64, whole: u64) -> u64 {
     part.saturating_mul(100) / whole.max(1)
 }
 
-/// Returns whether more than [`NEARLY_FULL_PERCENT`] of the store's lines are in use, or of its frames without those
-/// that the log needs.
+/// Returns whether more than [`NEARLY_FULL_PERCENT`] of the store's lines are in use, or more than this percentage of
+/// the frames that the log does not need.
 fn is_nearly_full(stat: &Stat, log_entries: u32) -> bool {
     let frames = stat.frames - log_entries.min(stat.frames / 2);
     percent(stat.lines_used, u64::from(stat.lines)) > NEARLY_FULL_PERCENT
         || percent(u64::from(stat.frames_used), u64::from(frames)) > NEARLY_FULL_PERCENT
 }
 
-/// Returns the bytes of frames with records, and the percentage of these bytes that belongs to no record.
+/// Returns the number of bytes in frames with records, and the percentage of them that no longer belongs to a record.
 fn used(stat: &Stat) -> (u64, u64) {
     let used = u64::from(stat.frames_used) * u64::from(stat.frame_bytes);
     (used, percent(stat.bytes_dead, used))

@@ -1,4 +1,4 @@
-//! TLS with the clients of a front: settings from the command line and the configuration.
+//! Settings of TLS between a front and its clients, from the command line and the configuration.
 
 use std::path::PathBuf;
 
@@ -19,7 +19,7 @@ pub enum TlsClients {
     No,
 }
 
-/// Files of TLS with the clients of a front.
+/// Files and options of TLS between a front and its clients.
 #[derive(Clone, Debug, Default)]
 pub struct TlsFiles {
     pub certificate: Option<PathBuf>,
@@ -28,7 +28,7 @@ pub struct TlsFiles {
     pub clients: Option<TlsClients>,
 }
 
-/// Returns the TLS settings of a front; `None`: the front speaks no TLS.
+/// Returns the TLS settings of a front; `None`: the front does not use TLS.
 pub fn server_tls(files: TlsFiles) -> Result<Option<ServerTls>, ConfigError> {
     let TlsFiles {
         certificate,

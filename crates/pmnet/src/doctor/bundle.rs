@@ -1,8 +1,8 @@
-//! `pmnet doctor --bundle`: a support case in one file.
+//! `pmnet doctor --bundle`: collects the files for a support request in one archive.
 //!
-//! Invariants: nothing leaves this machine. Each part is bounded in size and time. If a part fails, the manifest has
-//! the reason, and the other parts are still made. Each text goes through [`Secrets::clean`] before it is written. Not
-//! allowed here: reading keys and values of a log, and overwriting a file.
+//! Invariants: nothing is sent from this machine. The size and time of each part are limited. If a part fails, the
+//! manifest has the reason, and the other parts are still made. [`Secrets::clean`] cleans each text before it is
+//! written. Not allowed here: reading keys and values of a log, and overwriting a file.
 
 mod machine;
 mod secrets;
@@ -28,17 +28,17 @@ use crate::ask::{Processes, get};
 use crate::status::COMMIT;
 use secrets::Secrets;
 
-/// Largest part, in bytes. A longer part is cut off, and marked as such.
+/// Maximum size of a part in bytes. A longer part is cut, and marked as cut.
 const PART_BYTES_MAX: usize = 4 << 20;
-/// Most bytes of all parts together.
+/// Maximum total size of all parts in bytes.
 const ALL_BYTES_MAX: usize = 64 << 20;
 /// Time after which no further part is begun.
 const ALL_MAX: Duration = Duration::from_secs(90);
 /// Longest time for reading the journal of one unit.
 const JOURNAL_MAX: Duration = Duration::from_secs(10);
-/// Default of the most lines of a text.
+/// Default maximum number of lines of a text file or journal.
 const LINES: usize = 2000;
-/// Largest configuration file, in bytes.
+/// Maximum size of a configuration file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 const README: &str = "\
@@ -77,7 +77,7 @@ pub struct BundleArgs {
 }
 
 impl BundleArgs {
-    /// Returns the path of the new file, if a case is to be made.
+    /// Returns the path of the archive, if one must be made.
     pub fn path(&self) -> Result<Option<&Path>, ConfigError> {
         if self.bundle.is_none() && self.processes.are_named() {
             let text = "--at and --config belong to --bundle; pmnet status --at shows processes, and pmnet check a file";
@@ -87,7 +87,7 @@ impl BundleArgs {
     }
 }
 
-/// A part of the case, or the reason why it is missing.
+/// A part of the archive, or the reason why it is missing.
 #[derive(Debug, Serialize)]
 struct Part {
     name: String,
@@ -101,7 +101,7 @@ struct Part {
     text: String,
 }
 
-/// The case while it is being made.
+/// The archive while it is being made.
 struct Case {
     secrets: Secrets,
     parts: Vec<Part>,
@@ -110,7 +110,7 @@ struct Case {
 }
 
 impl Case {
-    /// Adds a part. If the part is too long, `keep` decides whether its beginning or its end is kept.
+    /// Adds a part. If the part is too long, only its beginning or its end is kept, as `keep` says.
     fn add(
         &mut self,
         name: &str,
@@ -143,7 +143,7 @@ impl Case {
     }
 }
 
-/// The part of a text that is kept if the text is too long.
+/// Which part of a text is kept if the text is too long.
 #[derive(Clone, Copy)]
 enum Keep {
     Begin,
@@ -167,13 +167,13 @@ impl Keep {
     }
 }
 
-/// Makes the case, and prints what is in it.
+/// Makes the archive, and prints its contents.
 ///
 /// # Errors
-/// The file exists, or cannot be written; an address is wrong.
+/// The file exists already or cannot be written, or an address is wrong.
 pub fn main(path: &Path, args: &DoctorArgs) -> anyhow::Result<()> {
     let of_case = &args.bundle;
-    // The file is opened first, so that an error about it comes at once and not after a minute.
+    // The file is opened first, so that an error of this step is reported at once, and not after a minute.
     let file = OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -194,7 +194,7 @@ fn make(of_case: &BundleArgs, args: &DoctorArgs) -> anyhow::Result<Case> {
         bytes: 0,
         began: Instant::now(),
     };
-    // The parts with secrets come first, so that their secrets are known when the other parts are made.
+    // The parts that contain secrets come first, so that these secrets are known when the other parts are cleaned.
     variables(&mut case);
     if let Some(url) = &args.etcd.etcd {
         case.secrets.of_value("etcd", url);
@@ -250,7 +250,7 @@ fn make(of_case: &BundleArgs, args: &DoctorArgs) -> anyhow::Result<Case> {
     Ok(case)
 }
 
-/// Returns the text as a valid file name.
+/// Returns the text in a form that is a valid file name.
 fn plain(name: &str) -> String {
     let is_plain = |char: char| char.is_ascii_alphanumeric() || "@._-".contains(char);
     name.chars()
@@ -258,7 +258,7 @@ fn plain(name: &str) -> String {
         .collect()
 }
 
-/// Adds the variables `PMNET_…` of this process.
+/// Adds the environment variables `PMNET_…` of this process.
 fn variables(case: &mut Case) {
     case.add("config/environment.txt", Keep::Begin, |secrets| {
         let mut all = String::new();
@@ -272,7 +272,7 @@ fn variables(case: &mut Case) {
     });
 }
 
-/// Adds the configuration, and the files of shards that it names.
+/// Adds the configuration file, and the map files that it names.
 fn configuration(case: &mut Case, path: &Path) {
     let read = |path: &Path| -> anyhow::Result<String> {
         let file = File::open(path).with_context(|| path.display().to_string())?;
@@ -372,7 +372,7 @@ fn journal(unit: &str, lines: usize) -> anyhow::Result<String> {
         out.take(most).read_to_end(&mut text).map(|_| text)
     });
     let until = Instant::now() + JOURNAL_MAX;
-    // The child ends by itself, or when it writes to the closed pipe.
+    // The child process ends by itself, or when it writes to the pipe after the pipe was closed.
     let status = loop {
         if let Some(status) = child.try_wait()? {
             break status;
@@ -415,7 +415,7 @@ fn manifest(case: &Case) -> anyhow::Result<String> {
 fn write(file: File, folder: &str, case: &Case) -> anyhow::Result<()> {
     let mut archive = tar::Builder::new(GzEncoder::new(file, Compression::default()));
     let mut put = |name: &str, text: &str| -> anyhow::Result<()> {
-        // Every text passes this place, so no secret can be missed because of its origin.
+        // Every text passes through this call, so secrets are removed from texts of every origin.
         let text = case.secrets.clean(text);
         let mut header = tar::Header::new_gnu();
         header.set_mode(0o600);
@@ -435,7 +435,7 @@ fn write(file: File, folder: &str, case: &Case) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints what is in the case.
+/// Prints the contents of the archive.
 fn told(path: &Path, case: &Case) {
     for part in &case.parts {
         let name = &part.name;

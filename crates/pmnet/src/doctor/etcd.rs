@@ -7,16 +7,16 @@ use pmnet_fleet::{Etcd, Members, Storage};
 use super::{Finding, Level};
 use crate::cli::EtcdArgs;
 
-/// Longest time of one call.
+/// Longest time of one call to etcd.
 const CALL_MAX: Duration = Duration::from_secs(2);
-/// If an etcd has more revisions than this and was never compacted, it is assumed not to compact itself.
+/// If an etcd that was never compacted has at least this number of revisions, it is assumed not to compact by itself.
 const MANY: u64 = 20_000;
 const MIB: u64 = 1 << 20;
-/// Advice against a full etcd.
+/// Advice for an etcd whose database grows.
 const COMPACT: &str = "start it with --auto-compaction-mode periodic --auto-compaction-retention 5m; or, if nobody else uses it, run the \
                        controllers with --compact-etcd";
 
-/// Returns one finding for each member.
+/// Returns one finding for each member of etcd.
 pub fn findings(args: &EtcdArgs) -> Vec<Finding> {
     if args.nothing().is_ok() {
         return Vec::new();

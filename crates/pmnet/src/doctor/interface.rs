@@ -1,4 +1,4 @@
-//! Facts about a network interface that a device in the kernel needs: driver, queues, XDP.
+//! The facts about a network interface that matter for a device in the kernel: driver, queues, XDP.
 
 use std::path::Path;
 
@@ -8,7 +8,8 @@ use rustix::io::Errno;
 use super::netlink::{self, Attached, Features, Link};
 use super::{Finding, Level, read};
 
-/// With a larger MTU, some drivers (such as veth) refuse native XDP.
+/// Largest MTU with which all common drivers support native XDP. With a larger MTU, some drivers (such as veth) refuse
+/// native XDP.
 const NATIVE_MTU_MAX: u32 = 3506;
 
 /// Facts about an interface.
@@ -20,13 +21,13 @@ struct Interface {
     transmit_queues: usize,
     link: Result<Link, Errno>,
     features: Result<Features, Errno>,
-    /// `napi_defer_hard_irqs` and `gro_flush_timeout` (nanoseconds): for how long the kernel leaves packets to a
-    /// polling process before it uses interrupts.
+    /// `napi_defer_hard_irqs` and `gro_flush_timeout` (nanoseconds). These two determine for how long the kernel leaves
+    /// packets to a polling process before it uses interrupts.
     deferred: Option<(u64, u64)>,
 }
 
-/// Returns the reason why answers of an XDP program at this interface vanish: a veth takes them only if its other end has a program, too.
-/// `None`: no reason is known.
+/// Returns the reason why packets that an XDP program sends at this interface are lost: the interface is a veth, and
+/// the other end has no program. `None`: no such reason is known.
 pub(crate) fn vanishing(name: &str) -> Option<String> {
     let interface = look(name)?;
     let link = interface.link.ok()?;
@@ -43,7 +44,7 @@ pub(crate) fn vanishing(name: &str) -> Option<String> {
     ))
 }
 
-/// Returns the lines about an interface.
+/// Returns the findings about an interface.
 pub(super) fn findings(name: &str) -> Vec<Finding> {
     match look(name) {
         Some(interface) => vec![
@@ -69,7 +70,7 @@ pub(super) fn findings(name: &str) -> Vec<Finding> {
 }
 
 fn look(name: &str) -> Option<Interface> {
-    // The name of an interface contains no path.
+    // The name must be valid as a file name below /sys, and must not be a path.
     if name.is_empty() || name.contains('/') || name.starts_with('.') {
         return None;
     }

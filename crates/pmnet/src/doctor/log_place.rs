@@ -1,5 +1,5 @@
-//! Checks a path as the place of a log: the medium, how data becomes durable there, and the faults that an
-//! acknowledgement survives.
+//! Checks a path for a log: which medium it is, how data becomes durable on it, and which faults an acknowledged write
+//! survives.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use pmnet_media::{Kind, Place};
 
 use super::{Finding, Level};
 
-/// Returns a finding about the place, and one for each possible improvement.
+/// Returns a finding about the medium, and one for each possible improvement.
 pub(super) fn findings(path: &Path) -> Vec<Finding> {
     match pmnet_media::look(path) {
         Ok(place) => about(path, place),

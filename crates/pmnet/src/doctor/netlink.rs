@@ -1,9 +1,9 @@
-//! Asks the kernel two questions about a network interface, which sysfs does not answer: which XDP program is attached
-//! and what kind of interface it is (rtnetlink), and what the driver can do with XDP (generic netlink, family `netdev`,
-//! Linux 6.3 and later). Neither needs privilege.
+//! Asks the kernel for facts about a network interface that sysfs does not have. From rtnetlink: which XDP program is
+//! attached, and the kind of the interface. From generic netlink (family `netdev`, Linux 6.3 and later): what the
+//! driver can do with XDP. Neither question needs privilege.
 //!
-//! Invariant: a message is read only within the lengths that it states. A message whose lengths do not fit counts as no
-//! answer.
+//! Invariant: a message is read only within the lengths that it states. If these lengths contradict each other, the
+//! message counts as no answer.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use rustix::net::{
     socket_with,
 };
 
-/// The kernel answers at once, or not at all.
+/// Longest wait for an answer. The kernel answers at once, or not at all.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 /// Size of the buffer for one answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
@@ -25,14 +25,14 @@ const LINK_HEADER_BYTES: usize = 16;
 
 const NLMSG_ERROR: u16 = 2;
 const NLM_F_REQUEST: u16 = 1;
-/// Flags in an attribute's type.
+/// Mask for the type of an attribute, without the flags in the same field.
 const NLA_TYPE_MASK: u16 = 0x3fff;
 
 const RTM_GETLINK: u16 = 18;
 const IFLA_LINK: u16 = 5;
 const IFLA_LINKINFO: u16 = 18;
-/// Attribute with the network namespace of a link's other end; [`IFLA_TARGET_NETNSID`]: attribute with the namespace
-/// that a question is about.
+/// Type of the attribute with the network namespace of a link's other end. [`IFLA_TARGET_NETNSID`] is the type of the
+/// attribute with the namespace that a question is about.
 const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_TARGET_NETNSID: u16 = 46;
 const IFLA_INFO_KIND: u16 = 1;
@@ -60,7 +60,7 @@ pub(super) enum Attached {
     Otherwise,
 }
 
-/// Answer of rtnetlink about an interface.
+/// rtnetlink's answer about an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Link {
     /// How an XDP program is attached.
@@ -75,11 +75,11 @@ pub(super) struct Link {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Linked {
     index: u32,
-    /// The number of the interface's network namespace; `None`: it is in the present namespace.
+    /// The kernel's number for the interface's network namespace; `None`: the present namespace.
     namespace: Option<i32>,
 }
 
-/// Abilities of a driver with XDP: bits of the kernel's `netdev` family.
+/// What a driver can do with XDP, as bits of the kernel's `netdev` family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Features(pub u64);
 
@@ -125,8 +125,8 @@ pub(super) fn link(index: u32) -> Result<Link, Errno> {
     parse_link(&answer).ok_or(Errno::BADMSG)
 }
 
-/// Returns the facts about the interface at the other end of a link. If that interface is in another namespace, the
-/// question needs privilege there.
+/// Returns the facts about the interface at the other end of a link. If this interface is in another namespace, the
+/// question needs privilege in that namespace.
 pub(super) fn linked(other: Linked) -> Result<Link, Errno> {
     let Some(namespace) = other.namespace else {
         return link(other.index);
@@ -138,7 +138,7 @@ pub(super) fn linked(other: Linked) -> Result<Link, Errno> {
     parse_link(&answer).ok_or(Errno::BADMSG)
 }
 
-/// Asks the family `netdev` for the driver's abilities. Fails with `NOENT` if the kernel does not have this family.
+/// Asks the family `netdev` what the driver can do. Fails with `NOENT` if the kernel does not have this family.
 pub(super) fn features(index: u32) -> Result<Features, Errno> {
     let mut body = generic(CTRL_CMD_GETFAMILY);
     push(&mut body, CTRL_ATTR_FAMILY_NAME, b"netdev\0");
@@ -174,7 +174,7 @@ fn message(kind: u16, body: &[u8]) -> Vec<u8> {
     let mut message = length.to_ne_bytes().to_vec();
     message.extend(kind.to_ne_bytes());
     message.extend(NLM_F_REQUEST.to_ne_bytes());
-    // Sequence number and port are 0, because each socket is used for one question.
+    // Sequence number and port are 0. Both are unnecessary, because each socket is used for one question only.
     message.extend([0; 8]);
     message.extend(body);
     message
@@ -239,7 +239,7 @@ fn parse_link(body: &[u8]) -> Option<Link> {
     })
 }
 
-/// Skips `skip` bytes, and returns the value of the first attribute of this kind after them.
+/// Skips `skip` bytes. Returns the value of the first attribute of this type in the remaining bytes.
 fn attribute(body: &[u8], skip: usize, kind: u16) -> Option<&[u8]> {
     let mut rest = body.get(skip..)?;
     while let [a, b, c, d, ..] = *rest {
@@ -278,7 +278,7 @@ mod tests {
             let mut body = vec![0; LINK_HEADER_BYTES];
             body.extend(nested(&[
                 (3, b"eth0\0"),
-                // The kernel marks a nested attribute with this flag.
+                // With this flag the kernel marks a nested attribute.
                 (IFLA_LINKINFO | 0x8000, &info),
                 (IFLA_XDP, &xdp(mode)),
                 (IFLA_LINK, &7_u32.to_ne_bytes()),
@@ -314,7 +314,7 @@ mod tests {
         for cut in 0..whole.len() {
             assert_eq!(body_of(&whole[..cut]), Err(Errno::BADMSG), "{cut}");
         }
-        // Invalid lengths, and lengths that reach beyond the message.
+        // Lengths that are invalid, or exceed the message.
         for length in [0_u16, 3, 200, u16::MAX] {
             let body = [&length.to_ne_bytes()[..], &5_u16.to_ne_bytes(), b"abcd"].concat();
             assert_eq!(attribute(&body, 0, 5), None, "{length}");
@@ -330,7 +330,7 @@ mod tests {
         assert!(!Features(0).native() && !Features(1).zero_copy());
     }
 
-    /// Every machine has a loopback interface, whose driver runs no programs.
+    /// Every machine has a loopback interface. The driver of this interface cannot run XDP programs.
     #[test]
     fn the_loopback_interface() {
         let link = link(1).unwrap();

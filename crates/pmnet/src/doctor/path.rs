@@ -1,4 +1,4 @@
-//! The MTU of the path to another process, and the size of packets that follows from it.
+//! Finds the MTU of the path to another process, and the packet size that follows from it.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,5 @@
-//! Checks whether an RDMA NIC takes slots in order, across connections (`docs/spec/verbs.md` §3, 9).
+//! Checks whether an RDMA NIC takes slots in order, even with several connections (`docs/spec/verbs.md` §3,
+//! 9).
 
 use std::net::IpAddr;
 use std::path::PathBuf;

@@ -1,18 +1,18 @@
-//! Finds what is wrong with a loop, and the alert of `docs/operate/alerts.md` that says what to do. The page of the
-//! status port, `pmnet status --at` and `pmnet top` all show the result.
+//! Finds problems of a loop. For each problem there is an alert in `docs/operate/alerts.md`, which says what to do. The
+//! page of the status port, `pmnet status --at` and `pmnet top` all show the result.
 
 use pmnet_status::{Advice, Look, Value};
 
-/// Longest time without an answer of the devices, in seconds. A longer silence gives the advice.
+/// Time without an answer of the devices, in seconds, after which there is advice.
 const SILENT_SECONDS: f64 = 1.0;
-/// Longest time by which a store may lag, in seconds.
+/// Lag of a store, in seconds, above which there is advice.
 const BEHIND_SECONDS: f64 = 10.0;
-/// Longest time without an answer of etcd, in seconds.
+/// Time without an answer of etcd, in seconds, after which there is advice.
 const ETCD_SECONDS: f64 = 10.0;
-/// Share of a log's entries that may be in use, in percent.
+/// Percentage of a log's entries in use above which there is advice.
 const USED_PERCENT: f64 = 80.0;
 
-/// Adds the advice of all rules that apply.
+/// Adds the advice of each rule that applies to the loop.
 pub(super) fn advise(look: &mut Look) {
     let found = RULES.iter().filter(|(_, applies, _)| applies(look));
     let found: Vec<Advice> = found
@@ -23,7 +23,7 @@ pub(super) fn advise(look: &mut Look) {
 
 type Rule = (&'static str, fn(&Look) -> bool, &'static str);
 
-/// The rules: the alert, the condition, and the sentence of each.
+/// The rules. Each has an alert, a condition and a sentence.
 const RULES: [Rule; 8] = [
     (
         "PmnetNoHead",
@@ -107,7 +107,7 @@ fn number(look: &Look, name: &str) -> Option<f64> {
         .iter()
         .find(|sample| sample.metric.name == name)?;
     match &sample.value {
-        // The counts that are compared here are small.
+        // The counts that rules compare are small enough for an exact conversion.
         #[allow(clippy::cast_precision_loss)]
         Value::Count(count) => Some(*count as f64),
         Value::Number(number) => Some(*number),

@@ -1,4 +1,4 @@
-//! The view of a controller.
+//! What the status port shows about a controller.
 
 use std::sync::Mutex;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use serde_json::json;
 use super::lock;
 
 numbers! {
-    /// Numbers of a controller.
+    /// Counters of a controller.
     pub(crate) struct ControllerNumbers {
         Counter "pmnet_controller_steps" ["step"] "Steps that were done in etcd, by step." {
             /// The controller wrote the chain that the devices serve.
@@ -38,10 +38,10 @@ const HEARD: Metric = Metric::new(
     "Time since the last answer of etcd. Absent before the first answer.",
 );
 
-/// Metrics besides [`ControllerNumbers`].
+/// Metrics of a controller that are not in [`ControllerNumbers`].
 pub(super) const MORE: [Metric; 1] = [HEARD];
 
-/// Numbers and state that a controller publishes.
+/// The counters and the state that a controller publishes.
 #[derive(Debug)]
 pub(crate) struct ControllerBoard {
     fleet: String,
@@ -85,8 +85,8 @@ impl Source for ControllerBoard {
         ]
     }
 
-    /// Returns the pulse of a loop that rests. A controller mostly waits for etcd, and each of these calls has its own
-    /// deadline.
+    /// Returns the pulse of a loop that rests. A controller spends most of its time in calls to etcd, and each of these
+    /// calls has a deadline of its own.
     fn pulse(&self) -> u64 {
         Pulse::default().word()
     }
@@ -113,5 +113,5 @@ impl Source for ControllerBoard {
     }
 }
 
-/// If etcd has not answered for longer than this, the controller is not ready.
+/// Time without an answer of etcd, in seconds, after which the controller is not ready.
 const HEARD_MAX_SECONDS: f64 = 10.0;

@@ -1,4 +1,4 @@
-//! The view of a device.
+//! What the status port shows about a device.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
@@ -24,7 +24,7 @@ use super::verbs::VerbsBoard;
 use super::{lock, seconds};
 
 numbers! {
-    /// Numbers of a device's loop.
+    /// Counters of a device's loop.
     pub(crate) struct DeviceNumbers {
         Counter "pmnet_device_entries" [""] "Entries that were added to the log: updates, and beginnings and ends of sessions. The head admits them from clients; another device takes them from the hop before." { admitted }
         Counter "pmnet_device_duplicates" [""] "Repeated updates. They were answered again." { duplicates }
@@ -44,7 +44,7 @@ numbers! {
         Counter "pmnet_device_foreign" [""] "Datagrams of other programs, or of another version of pmnet. The device forwards them, except those that it cannot address." { foreign }
         Counter "pmnet_device_other_mode" [""] "Packets with a MAC if this device has no key, and packets without one if it has a key." { other_mode }
         Counter "pmnet_device_dropped" ["reason"] "Packets that were dropped, and answers that were not sent, by reason." {
-            /// Packets that came before the device served.
+            /// Packets that arrived before the device served.
             not_ready,
             /// Packets for another shard.
             wrong_shard,
@@ -62,7 +62,7 @@ numbers! {
             unexpected,
             /// Packets of a lower epoch. The device told their senders its own epoch.
             stale_epoch,
-            /// Packets to be passed on, without a known address of their receiver.
+            /// Packets that were not passed on, because the address of their receiver is unknown.
             no_route,
             /// Answers to clients that were not sent, because the lease had ended.
             silenced,
@@ -70,9 +70,9 @@ numbers! {
             truncated,
             /// Packets of an unknown kind.
             kind,
-            /// Packets whose header had not the length of this version's header.
+            /// Packets whose header has another length than in this version.
             header_length,
-            /// Packets whose payload had not the length that their header stated.
+            /// Packets whose payload has another length than their header states.
             payload_length,
             /// Packets that were longer than a packet may be.
             oversized,
@@ -159,7 +159,7 @@ const ACKNOWLEDGED_SECONDS: Metric = Metric::new(
     "Time from the receipt of an update until this device knows that it is durable in every device of the chain; then the head acknowledges it. Measured at turns of the loop; updates that the kernel logged are not measured.",
 );
 
-/// Metrics besides [`DeviceNumbers`].
+/// Metrics of a device that are not in [`DeviceNumbers`].
 pub(super) const MORE: [Metric; 5] = [
     COPIES_WANTED,
     OLDEST,
@@ -168,43 +168,42 @@ pub(super) const MORE: [Metric; 5] = [
     ACKNOWLEDGED_SECONDS,
 ];
 
-/// Numbers and times that the loop of a device publishes.
+/// The counters and times that the loop of a device publishes.
 #[derive(Debug)]
 pub(crate) struct DeviceBoard {
     shard: u32,
     device: u32,
-    /// With fewer copies the device is not ready.
+    /// Number of copies below which the device is not ready.
     wanted: Arc<AtomicU8>,
-    /// In a kernel mode: the device's name in the BPF file system.
+    /// The device's name in the BPF file system; `None`: the device is not in a kernel mode.
     kernel: Option<String>,
     pub(crate) pulse: Arc<Pulse>,
     numbers: Board<{ DeviceNumbers::METRICS.len() }>,
     /// End of the lease by `CLOCK_BOOTTIME`; [`NO_LEASE`]: the device needs no lease; 0: it has none.
     lease: AtomicU64,
-    /// When the next hop last said something, by the clock of the loop; 0: the device does not serve.
+    /// Time of the last packet from the next hop, by the clock of the loop; 0: the device does not serve.
     next_hop_heard: AtomicU64,
     durable: Histogram,
     acknowledged: Histogram,
-    /// The operator's decision that the server waits for before the device may serve. It changes rarely, and the loop
-    /// takes the lock only then.
+    /// The operator's decision that the server waits for before the device may serve. The decision rarely changes, and
+    /// the loop takes the lock only for a change.
     waits: Mutex<Option<String>>,
-    /// Ids of the chain's devices, from the head on; empty: the device does not serve. The ids change as rarely as
-    /// `waits`.
+    /// Ids of the chain's devices, head first; empty: the device does not serve. Like `waits`, the ids rarely change.
     chain: Mutex<Vec<u32>>,
-    /// The store's lag. Only the status port's thread uses it.
+    /// Measures the store's lag. Only the status port's thread uses this field.
     lag: Mutex<Lag>,
-    /// The silence of the next hop. Only the status port's thread uses it.
+    /// Measures the silence of the next hop. Only the status port's thread uses this field.
     silence: Mutex<Silence>,
-    /// Board of the server in the same process (--store).
+    /// Board of the server in this process (--store).
     pub(crate) server: Option<ServerBoard>,
     /// Board of the NIC's queue (--mode verbs).
     pub(crate) verbs: Option<VerbsBoard>,
 }
 
-/// Value of the lease for a device that needs none.
+/// Value of `lease` for a device that needs no lease.
 const NO_LEASE: u64 = u64::MAX;
 
-/// Further parts that a device may have besides its loop.
+/// The parts that a device may have in addition to its loop.
 #[derive(Debug)]
 pub(crate) struct Beside {
     pub(crate) kernel: Option<String>,
@@ -243,8 +242,8 @@ impl DeviceBoard {
         DeviceNumbers::of(self.numbers.read())
     }
 
-    /// Returns for how long the next hop has said nothing. 0 in a kernel mode: the kernel hears most of what the next
-    /// hop says, and the loop does not.
+    /// Returns the time since the last packet from the next hop. In a kernel mode the function returns 0, because the
+    /// kernel receives most of these packets without the loop.
     fn silence(&self, now: Instant) -> Duration {
         let heard = self.next_hop_heard.load(Relaxed);
         let silence = lock(&self.silence).note(heard, now);
@@ -319,12 +318,12 @@ impl Source for DeviceBoard {
     }
 }
 
-/// Time without a word from the next hop after which a device is not ready. A next hop that runs says something about
-/// once a second, also in a chain without clients.
+/// Time without a packet from the next hop after which a device is not ready. A next hop that runs sends a packet about
+/// once a second, even in a chain without clients.
 const SILENT_MAX: Duration = Duration::from_millis(1_500);
 
-/// Returns why a device is not ready: it does not serve, has no lease, or has too few copies; its next hop says nothing;
-/// or its log is nearly full.
+/// Returns the reasons why a device is not ready: it does not serve, has no lease, or has too few copies; its next hop
+/// is silent; or its log is nearly full.
 fn reasons(
     numbers: &DeviceNumbers,
     wanted: u8,
@@ -363,17 +362,17 @@ fn reasons(
     reasons
 }
 
-/// Most turns with updates that are not acknowledged yet. If there are more turns, their updates count as those of the
-/// last remembered turn.
+/// Maximum number of turns whose updates wait for their acknowledgement. The updates of further turns count as those of
+/// the last remembered turn.
 const MARKS_MAX: usize = 4096;
 
-/// The arrival times of updates: the highest order after each turn, and the time of the turn.
+/// The arrival times of updates: for each turn, the highest order after it, and its time.
 #[derive(Debug, Default)]
 struct Marks {
     marks: VecDeque<(u64, Time)>,
-    /// Highest order that was noted.
+    /// The highest order that has an arrival time.
     noted: u64,
-    /// Highest order whose update was recorded.
+    /// The highest order whose duration was recorded.
     recorded: u64,
 }
 
@@ -393,7 +392,8 @@ impl Marks {
         }
     }
 
-    /// Records the durations of the updates up to `upto`, which have just become durable or acknowledged.
+    /// Records the durations of the updates up to `upto`. These updates have just become durable, or were just
+    /// acknowledged.
     fn record(&mut self, upto: u64, now: Time, histogram: &Histogram) {
         while let Some(&(order, began)) = self.marks.front()
             && self.recorded < upto
@@ -408,7 +408,7 @@ impl Marks {
     }
 }
 
-/// The handle by which a loop publishes to its board, for one run.
+/// The handle with which a loop publishes to its board, during one run.
 pub(crate) struct DeviceWriter {
     board: Arc<DeviceBoard>,
     until_durable: Marks,
@@ -416,7 +416,7 @@ pub(crate) struct DeviceWriter {
     waits: Option<String>,
     /// Epoch of the chain that was published last; `None`: the device did not serve.
     epoch: Option<u32>,
-    /// Whether there is a status port. Without one the loop publishes nothing.
+    /// The process has a status port. Without a status port the loop publishes nothing.
     is_shown: bool,
 }
 
@@ -449,7 +449,7 @@ impl DeviceWriter {
                 ),
             ] {
                 if numbers.serving == 0 {
-                    // The entries that a recovery finds arrived earlier, so they are not timed.
+                    // Entries that a recovery finds arrived before this run, so they have no arrival time.
                     *marks = Marks {
                         noted: numbers.last,
                         ..Marks::default()
@@ -486,7 +486,7 @@ impl DeviceWriter {
         }
     }
 
-    /// Returns the board, if there is a status port.
+    /// Returns the board; `None` if the process has no status port.
     pub(crate) fn shown(&self) -> Option<&DeviceBoard> {
         self.is_shown.then_some(&*self.board)
     }
@@ -505,7 +505,7 @@ impl Drop for DeviceWriter {
     }
 }
 
-/// Returns how many datagrams were rejected for this reason.
+/// Returns the number of datagrams that were rejected for this reason.
 const fn rejected(rejects: &Rejects, reason: Reject) -> u64 {
     let mut at = 0;
     while at < Reject::ALL.len() {
@@ -517,7 +517,7 @@ const fn rejected(rejects: &Rejects, reason: Reject) -> u64 {
     0
 }
 
-/// Returns the numbers of the loop. All counters are named, so that none is forgotten.
+/// Returns the counters of the loop. The code names each counter, so that none is forgotten.
 fn numbers<M: Media>(node: &DeviceNode<M>, port: PortCounters) -> DeviceNumbers {
     let machine = node.machine();
     let Counters {
@@ -633,7 +633,7 @@ fn numbers<M: Media>(node: &DeviceNode<M>, port: PortCounters) -> DeviceNumbers 
 mod tests {
     use super::*;
 
-    /// Every reason must have a number of its own, or its rejections would not be shown.
+    /// Every reason for a rejection must have a counter. Otherwise the rejections for this reason would not be shown.
     #[test]
     fn every_reason_of_a_reject_has_a_number() {
         let parts: Vec<&str> = DeviceNumbers::METRICS
@@ -686,7 +686,8 @@ mod tests {
         with(serving, copies, wanted, lease, (0, 80))
     }
 
-    /// `log`: the time without a word from the next hop in milliseconds, and the entries in use, of 100.
+    /// `log`: the time since the last packet from the next hop in milliseconds, and the number of entries in use, of
+    /// 100.
     fn with(
         serving: u64,
         copies: u64,

@@ -1,4 +1,4 @@
-//! The view of a front for Redis clients.
+//! What the status port shows about a front for Redis clients.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use super::seconds;
 use super::waiting::Waiting;
 
 numbers! {
-    /// Numbers of a front's loop.
+    /// Counters of a front's loop.
     pub(crate) struct FrontNumbers {
         Counter "pmnet_front_reads" ["answer"] "Reads that were answered, by the part that answered. Reads in transactions are not counted." {
             /// The front, with the value that the same pipeline had just set.
@@ -122,7 +122,7 @@ const fn call(class: &'static str, part: &'static str) -> Metric {
     }
 }
 
-/// Metrics besides [`FrontNumbers`].
+/// Metrics of a front that are not in [`FrontNumbers`].
 pub(super) const MORE: [Metric; 7] = [
     COPIES_WANTED,
     UNANSWERED,
@@ -133,11 +133,11 @@ pub(super) const MORE: [Metric; 7] = [
     CALL[4],
 ];
 
-/// Numbers and times that the loop of a front publishes.
+/// The counters and times that the loop of a front publishes.
 #[derive(Debug)]
 pub(crate) struct FrontBoard {
     shard: u32,
-    /// The shard's position in the file of shards, counted from 1; `None`: there is no such file.
+    /// Position of the shard in the map file, counted from 1; `None`: the front has no map file.
     number: Option<usize>,
     pulse: Arc<Pulse>,
     numbers: Board<{ FrontNumbers::METRICS.len() }>,
@@ -163,7 +163,7 @@ impl FrontBoard {
         }
     }
 
-    /// Sets the time that a command may take from now on.
+    /// Sets the time limit of each command, from now on.
     pub(crate) fn set_deadline(&self, deadline: Duration) {
         self.waiting.set_deadline(deadline);
     }
@@ -202,7 +202,7 @@ impl Source for FrontBoard {
     }
 }
 
-/// Returns the numbers of the loop. All counters are named, so that none is forgotten.
+/// Returns the counters of the loop. The code names each counter, so that none is forgotten.
 fn numbers(turn: &FrontTurn<'_>) -> FrontNumbers {
     let Counters {
         own_writes,

@@ -1,11 +1,13 @@
-//! The view of a device in the kernel. Its numbers are in pinned maps, which are read for each request.
+//! What the status port shows about a device in the kernel. The counters are in pinned maps, which are read for each
+//! request.
 
 use pmnet_dataplane::xdp::Status;
 use pmnet_status::{Kind, Look, Metric, Sample, Shot, Value, numbers};
 use serde_json::json;
 
 numbers! {
-    /// Numbers of a pipeline in the kernel. They count since its maps were made, also while no process of the device lives.
+    /// Counters of a pipeline in the kernel. The counters begin when its maps are made, and continue even if no process
+    /// of the device runs.
     pub(crate) struct KernelNumbers {
         Counter "pmnet_kernel_packets" ["event"] "Packets of the shard in the kernel's pipeline, by event, since the device was put into the kernel." {
             /// Packets that came.
@@ -58,13 +60,13 @@ const TOOK: Metric = Metric::new(
     "Time from the moment when the kernel knows that a packet is for the shard until its answer leaves. Measured for one in 64 of the packets that the kernel answered or sent on. The sum is computed from the bounds of narrower buckets.",
 );
 
-/// Metrics besides [`KernelNumbers`].
+/// Metrics of a pipeline that are not in [`KernelNumbers`].
 pub(super) const MORE: [Metric; 2] = [ADMITS, TOOK];
 
 /// Nanoseconds that one slot of the kernel's histogram covers.
 const SLOT_NS: f64 = 32.0;
 
-/// Adds the numbers in the pinned maps.
+/// Adds the counters in the pinned maps.
 pub(super) fn look(name: &str, look: &mut Look) {
     match Status::read(name) {
         Ok(status) => {
@@ -102,14 +104,14 @@ fn samples(status: &Status) -> Vec<Sample> {
     numbers.chain(more).collect()
 }
 
-/// Converts slots of equal width to buckets whose bounds are powers of two.
+/// Converts slots of equal width to buckets with powers of two as bounds.
 #[allow(clippy::cast_precision_loss)]
 fn took(slots: &[u64]) -> Shot {
     let seconds = |slots: usize| slots as f64 * SLOT_NS / 1e9;
     let mut buckets: Vec<(f64, u64)> = Vec::new();
     let mut sum = 0.0;
     for (slot, count) in (1..).zip(slots) {
-        // The last slot counts all packets that took longer.
+        // The last slot counts all packets that took longer than the other slots cover.
         let bound = if slot == slots.len() {
             f64::MAX
         } else {
@@ -128,7 +130,7 @@ fn took(slots: &[u64]) -> Shot {
 mod tests {
     use super::*;
 
-    /// Every counter of the pipeline must have a metric, or it would be counted and never shown.
+    /// Every counter of the pipeline must have a metric. Otherwise the counter would not be shown.
     #[test]
     fn every_counter_of_the_pipeline_has_a_metric() {
         let parts: Vec<&str> = KernelNumbers::METRICS

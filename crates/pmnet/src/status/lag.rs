@@ -1,12 +1,14 @@
-//! Measures for how long the oldest unapplied entry has waited. The loop that takes entries in needs no clock for this.
+//! Measures the waiting time of the oldest entry that is not applied. The loop that appends entries needs no clock for
+//! this.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Most marks. If there are more, every second mark is dropped. The lag is then less exact, but never too short.
+/// Maximum number of marks. If there are more, every second mark is dropped. The lag is then less exact, but never too
+/// short.
 const MARKS_MAX: usize = 512;
 
-/// The highest orders at earlier moments.
+/// The highest orders at some earlier moments.
 #[derive(Debug, Default)]
 pub struct Lag {
     /// Each mark has the highest order, and the time at which it was read. Orders and times increase.
@@ -23,12 +25,12 @@ impl Lag {
         {
             self.marks.pop_front();
         }
-        // The log was erased or replaced.
+        // The log has been erased or replaced, so the marks are no longer valid.
         if self.marks.back().is_some_and(|(order, _)| *order > last) {
             self.marks.clear();
         }
         match self.marks.back_mut() {
-            // Of several moments with the same order only the last one counts, because the next order came after it.
+            // If several moments have the same order, only the last of them counts, because the next order came later.
             Some((order, at)) if *order == last => *at = now,
             _ => self.marks.push_back((last, now)),
         }
@@ -41,8 +43,8 @@ impl Lag {
         }
     }
 
-    /// Returns for how long the order after `applied` has waited. The result may be too long by the distance of two
-    /// marks. Zero: no entry waits.
+    /// Returns the waiting time of the order that follows `applied`. The result may be too long by the distance of two
+    /// marks. Zero: no entry is waiting.
     pub fn oldest(&self, last: u64, applied: u64, now: Instant) -> Duration {
         if applied >= last {
             return Duration::ZERO;

@@ -1,4 +1,4 @@
-//! The view of a front for memcached clients.
+//! What the status port shows about a front for memcached clients.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use pmnet_status::{Board, Kind, Look, Metric, Source, numbers};
 use super::waiting::Waiting;
 
 numbers! {
-    /// Numbers of a memcached front's loop.
+    /// Counters of a memcached front's loop.
     pub(crate) struct MemcachedNumbers {
         Counter "pmnet_memcached_commands" ["command"] "Commands, by command and result. They are the counts that clients see in stats, so not every command is counted. A client's stats reset does not reset these counters." {
             /// Commands that stored an item, or tried to.
@@ -91,10 +91,10 @@ const UNANSWERED: Metric = Metric::new(
     "Time for which requests have waited without any packet from the devices, at the last turn of the loop.",
 );
 
-/// Metrics besides [`MemcachedNumbers`].
+/// Metrics of a memcached front that are not in [`MemcachedNumbers`].
 pub(super) const MORE: [Metric; 2] = [COPIES_WANTED, UNANSWERED];
 
-/// Numbers that the loop of a memcached front publishes.
+/// The counters and times that the loop of a memcached front publishes.
 #[derive(Debug)]
 pub(crate) struct MemcachedBoard {
     shard: u32,
@@ -118,7 +118,7 @@ impl MemcachedBoard {
         }
     }
 
-    /// Sets the time that a command may take from now on.
+    /// Sets the time limit of each command, from now on.
     pub(crate) fn set_deadline(&self, deadline: Duration) {
         self.waiting.set_deadline(deadline);
     }
@@ -149,7 +149,7 @@ impl Source for MemcachedBoard {
     }
 }
 
-/// Returns the numbers of the loop. All counters are named, so that none is forgotten.
+/// Returns the counters of the loop. The code names each counter, so that none is forgotten.
 fn numbers(turn: &FrontTurn<'_>) -> MemcachedNumbers {
     let Counters {
         sets,

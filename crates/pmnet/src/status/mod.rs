@@ -1,6 +1,6 @@
-//! The view of each role at its status port: the metrics of its loop, whether it is ready, and further facts about it.
+//! What the status port shows about each role: the metrics of its loop, whether it is ready, and further facts.
 //!
-//! Not allowed here: serving HTTP (`pmnet_status` does it), and more work in a loop than copying numbers.
+//! Not allowed here: serving HTTP (`pmnet_status` does it), and any work in a loop other than copying counters.
 
 mod advice;
 mod controller;
@@ -42,10 +42,10 @@ use crate::cli::{machine, service};
 /// The commit from which this program was built, or `unknown`.
 pub(crate) const COMMIT: &str = env!("PMNET_COMMIT");
 
-/// Longest path of a unix socket, in bytes.
+/// Maximum length of the path of a unix socket, in bytes.
 const UNIX_PATH_MAX: usize = 107;
 
-/// The address of a status port, and the protocol there.
+/// The address of a status port, with its protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Spot {
     pub(crate) place: Place,
@@ -55,15 +55,15 @@ pub(crate) struct Spot {
 /// The protocol of a status port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Scheme {
-    /// Plain HTTP, at an address without a scheme.
+    /// Plain HTTP. The address has no scheme.
     Bare,
-    /// Plain HTTP, because the operator has written `http://`.
+    /// Plain HTTP. The address has the scheme `http://`.
     Http,
-    /// HTTP with TLS: `https://`.
+    /// HTTP with TLS. The address has the scheme `https://`.
     Https {
-        /// The host as it was written.
+        /// The host as the operator wrote it.
         host: String,
-        /// Options after `?`.
+        /// The options after `?` in the address.
         query: String,
     },
 }
@@ -114,7 +114,7 @@ fn place(flag: &str, text: &str) -> Result<Place, ConfigError> {
     Ok(Place::Unix(path.into()))
 }
 
-/// Parses `--status`, and reads the certificates that it names.
+/// Parses the value of `--status`, and reads the certificates that it names.
 pub(crate) fn at(text: Option<&str>) -> Result<Option<(Place, Option<Guard>)>, ConfigError> {
     let Some(text) = text else { return Ok(None) };
     let Spot { place, scheme } = spot("--status", text)?;
@@ -145,18 +145,19 @@ fn guard(text: &str, query: &str) -> Result<Guard, ConfigError> {
         .map_err(|error| ConfigError(format!("--status: {error}")))
 }
 
-/// Locks data that a loop and the status port's thread share. No panic leaves the data half changed.
+/// Locks data that a loop and the status port's thread share. No panic can leave this data in an inconsistent state.
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns a sample of times that were recorded in nanoseconds, with bounds from 2^10 ns (1 µs) to 2^34 ns (17 s).
+/// Returns a sample of durations that were recorded in nanoseconds. The bounds of the sample go from 2^10 ns (1 µs) to
+/// 2^34 ns (17 s).
 fn seconds(metric: Metric, times: &Histogram) -> Sample {
     Sample::new(metric, Value::Histogram(times.read(1e9, 10, 34)))
 }
 
-/// A loop to which advice is added. `section`: the name of its section in a process with loops of several roles,
-/// because the loop's labels alone may not tell it from others.
+/// A loop to whose state advice is added. `section`: the name of the loop's section, if the process has loops of
+/// several roles. In this case the labels of the loop alone may be ambiguous.
 #[derive(Debug)]
 struct Advised {
     section: Option<String>,
@@ -186,7 +187,7 @@ impl Source for Advised {
     }
 }
 
-/// The status port of this process; closed when dropped.
+/// The status port of this process. The port closes when this value is dropped.
 pub(crate) struct Status {
     shown: Shown,
     port: Option<StatusPort>,
@@ -216,20 +217,20 @@ impl Status {
         Ok(Status { shown, port, spot })
     }
 
-    /// Returns the record by which other processes find the port. `own`: the address at which they reach this process.
-    /// `None`: there is no port, or other processes cannot reach it.
+    /// Returns the record with which other processes find the port. `own`: the address at which they reach this
+    /// process. `None`: there is no port, or other processes cannot reach it.
     pub(crate) fn record(&self, own: IpAddr) -> Option<StatusRecord> {
         let given = self.spot.as_ref()?;
         let opened = self.port.as_ref().and_then(StatusPort::place);
         record(&given.scheme, opened.unwrap_or(&given.place), own)
     }
 
-    /// Shows a further loop. `section`: the name of its section, in a process with loops of several roles.
+    /// Shows a further loop. `section`: the name of the loop's section, if the process has loops of several roles.
     pub(crate) fn show(&self, section: Option<String>, source: Arc<dyn Source>) {
         self.shown.add(Arc::new(Advised { section, source }));
     }
 
-    /// Returns whether there is a port.
+    /// Returns whether the process has a status port.
     pub(crate) const fn is_open(&self) -> bool {
         self.port.is_some()
     }
@@ -249,7 +250,7 @@ fn record(scheme: &Scheme, place: &Place, own: IpAddr) -> Option<StatusRecord> {
         Scheme::Bare => reached.to_string(),
         Scheme::Http => format!("http://{reached}"),
         Scheme::Https { .. } if everywhere => format!("https://{reached}"),
-        // The port's certificate is for the name, so the record has the name.
+        // The record has the host name, because the port's certificate is for this name.
         Scheme::Https { host, .. } if host.parse::<Ipv6Addr>().is_ok() => {
             format!("https://[{host}]:{}", reached.port())
         }

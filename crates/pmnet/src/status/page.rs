@@ -1,4 +1,4 @@
-//! Writes the page of all metrics, `docs/reference/metrics.md`, from their definitions.
+//! Writes the page `docs/reference/metrics.md` from the definitions of all metrics.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -18,7 +18,7 @@ Each role serves these at `/metrics` of its [status port](../operate/monitoring.
 - All values of one loop are from one turn of that loop, or from two successive turns. A metric that does not apply (no lease, no kernel device) has no line.
 ";
 
-/// A section: title, text, metrics.
+/// A section of the page: title, text, metrics.
 type Section = (&'static str, &'static str, Vec<Metric>);
 
 fn sections() -> Vec<Section> {
@@ -72,7 +72,7 @@ fn sections() -> Vec<Section> {
     ]
 }
 
-/// Returns the page.
+/// Returns the page as Markdown.
 #[must_use]
 pub fn page() -> String {
     let mut text = HEAD.to_owned();
@@ -112,7 +112,8 @@ fn row(text: &mut String, metric: &Metric, all: &[Metric]) {
 mod tests {
     use super::*;
 
-    /// Names follow the rules of Prometheus and of its checker, and are readable on the page.
+    /// Names must follow the rules of Prometheus and of its checker, and texts must be readable on
+    /// the page.
     #[test]
     fn definitions_are_well_formed() {
         let mut names = BTreeSet::new();

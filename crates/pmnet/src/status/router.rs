@@ -1,4 +1,4 @@
-//! The view of the router of a front with many shards.
+//! What the status port shows about the router of a front with many shards.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use pmnet_status::{Board, Histogram, Kind, Look, Metric, Source, numbers};
 use super::seconds;
 
 numbers! {
-    /// Numbers of a router's loop.
+    /// Counters of a router's loop.
     pub(crate) struct RouterNumbers {
         Counter "pmnet_router_commands" ["to"] "Commands of clients, by their receiver." {
             /// One shard.
@@ -62,10 +62,10 @@ const fn command(to: &'static str, part: &'static str) -> Metric {
     }
 }
 
-/// Metrics besides [`RouterNumbers`].
+/// Metrics of a router that are not in [`RouterNumbers`].
 pub(super) const MORE: [Metric; 2] = COMMAND;
 
-/// Numbers and times that the loop of a router publishes.
+/// The counters and times that the loop of a router publishes.
 #[derive(Debug)]
 pub(crate) struct RouterBoard {
     pulse: Arc<Pulse>,
@@ -112,7 +112,7 @@ impl Source for RouterBoard {
     }
 }
 
-/// Returns the numbers of the loop. All counters are named, so that none is forgotten.
+/// Returns the counters of the loop. The code names each counter, so that none is forgotten.
 fn numbers(turn: &RouterTurn<'_>) -> RouterNumbers {
     let RouterCounters {
         one,

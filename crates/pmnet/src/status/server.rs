@@ -1,4 +1,4 @@
-//! The view of a server.
+//! What the status port shows about a server.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,7 +16,7 @@ use super::lag::Lag;
 use super::{lock, seconds};
 
 numbers! {
-    /// Numbers of a server's loop.
+    /// Counters of a server's loop.
     pub(crate) struct ServerNumbers {
         Counter "pmnet_server_applied" [""] "Updates that the store applied." { applied }
         Counter "pmnet_server_repeated" [""] "Repeated updates. They were not applied again." { repeated }
@@ -40,7 +40,7 @@ numbers! {
             misled,
             /// With keys: packets of another epoch that were not verified, because too many of them came at once.
             other_epoch,
-            /// Packets of requests, when as many requests waited as can wait.
+            /// Packets of requests that were dropped, because too many requests were waiting.
             no_room,
             /// Malformed or damaged packets.
             malformed,
@@ -91,22 +91,22 @@ const BATCH_UPDATES: Metric = Metric::new(
     "Updates that the store applied in one turn of the server's loop.",
 );
 
-/// Metrics besides [`ServerNumbers`].
+/// Metrics of a server that are not in [`ServerNumbers`].
 pub(super) const MORE: [Metric; 4] = [OLDEST, PAUSED, STORE_SECONDS, BATCH_UPDATES];
 
-/// Numbers and times that the loop of a server publishes.
+/// The counters and times that the loop of a server publishes.
 #[derive(Debug)]
 pub(crate) struct ServerBoard {
     shard: u32,
     pub(crate) pulse: Arc<Pulse>,
     numbers: Board<{ ServerNumbers::METRICS.len() }>,
-    /// 1: the store pauses; 0: it works.
+    /// 1: the server waits after a failure of the store; 0: the store works.
     paused: AtomicU64,
     store: Histogram,
     batch: Histogram,
     /// The reason for the store's present or last pause. The loop takes the lock only for a new reason.
     why: Mutex<Option<String>>,
-    /// The store's lag. Only the status port's thread uses it.
+    /// Measures the store's lag. Only the status port's thread uses this field.
     lag: Mutex<Lag>,
 }
 
@@ -136,7 +136,7 @@ impl ServerBoard {
     }
 }
 
-/// Returns the id at the beginning of a message, if it has one.
+/// Returns the id at the beginning of a message; `None` if the message has no id.
 fn id(text: &str) -> Option<&str> {
     let id = text.get(..6)?;
     let digits = id.strip_prefix("PM")?;
@@ -194,7 +194,7 @@ impl Source for ServerBoard {
     }
 }
 
-/// The handle by which a loop publishes to its board, for one run.
+/// The handle with which a loop publishes to its board, during one run.
 #[derive(Debug, Default)]
 pub(crate) struct ServerWriter {
     /// Number of updates that were applied before this turn.
@@ -229,7 +229,7 @@ impl ServerWriter {
     }
 }
 
-/// Returns the numbers of the loop. All counters are named, so that none is forgotten.
+/// Returns the counters of the loop. The code names each counter, so that none is forgotten.
 fn numbers<S: Store>(node: &ServerNode<S>, socket: SocketCounters) -> ServerNumbers {
     let machine = node.machine();
     let Counters {

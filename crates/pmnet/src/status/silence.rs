@@ -1,15 +1,15 @@
-//! Measures for how long a loop has heard nothing. The loop publishes when it last heard something, by its own clock;
-//! only changes of that time count here.
+//! Measures for how long a loop has received nothing. The loop publishes the time of its last reception, by its own
+//! clock. This module only observes when that value changes.
 
 use std::time::{Duration, Instant};
 
-/// The last word that was noted, and the time at which it was first seen.
+/// The time of reception that the loop published last, and the moment at which this value was first seen.
 #[derive(Debug, Default)]
 pub struct Silence(Option<(u64, Instant)>);
 
 impl Silence {
-    /// Notes when the loop last heard something; 0: it waits for no other process. Returns the time since this changed. It is too
-    /// short by the distance of two calls at most.
+    /// Notes the time of the loop's last reception; 0: the loop waits for no other process. Returns for how long this
+    /// value has been unchanged. The result is too short by at most the distance of two calls.
     pub fn note(&mut self, heard: u64, now: Instant) -> Duration {
         match self.0 {
             Some((before, since)) if before == heard && heard != 0 => now.duration_since(since),
@@ -33,7 +33,7 @@ mod tests {
         assert_eq!(silence.note(5, at(1500)), Duration::from_millis(1500));
         assert_eq!(silence.note(6, at(2000)), Duration::ZERO);
         assert_eq!(silence.note(6, at(2100)), Duration::from_millis(100));
-        // The loop has ended, and waits for no other process.
+        // The loop has ended, so it waits for no other process.
         assert_eq!(silence.note(0, at(3000)), Duration::ZERO);
         assert_eq!(silence.note(0, at(9000)), Duration::ZERO);
     }

@@ -1,15 +1,15 @@
-//! The view of the queue through which an RDMA NIC hands messages to a device (--mode verbs).
+//! What the status port shows about the queue from which a device takes the messages of an RDMA NIC (--mode verbs).
 
 use pmnet_status::{Board, Sample, numbers};
 use pmnet_verbs::{ConnectionCounters, QueueCounters};
 
 numbers! {
-    /// Numbers of a queue.
+    /// Counters of a queue.
     pub(crate) struct VerbsNumbers {
         Counter "pmnet_verbs_messages" ["event"] "Events of messages and their slots, by event." {
             /// Messages that were taken from their slots, in order.
             taken,
-            /// Slots that held an error instead of a message.
+            /// Slots with an error instead of a message.
             hole,
             /// With keys: messages without a valid MAC, which count as holes.
             forged,
@@ -33,9 +33,9 @@ numbers! {
             /// Connections that were closed because the client sent nothing in time or did not read, or gave its place to another client
             /// before the connection was made.
             silent,
-            /// They were refused because the client has not proven that it has a valid key, or has one and the device has none.
+            /// Connections that were refused because the client did not prove that it has a valid key, or because the client has a key and the device has none.
             unproven,
-            /// The device broke them: because of the oldest slot, a removed key or a forged message, or because it does not serve any more.
+            /// Connections that the device broke: because of the oldest slot, a removed key or a forged message, or because the device no longer serves.
             broken,
             /// Broken connections whose NIC did not report in time that they had taken their last slot.
             unsaid,
@@ -43,12 +43,12 @@ numbers! {
     }
 }
 
-/// Numbers that a device publishes of its queue.
+/// The counters that a device publishes about its queue.
 #[derive(Debug, Default)]
 pub(crate) struct VerbsBoard(Board<{ VerbsNumbers::METRICS.len() }>);
 
 impl VerbsBoard {
-    /// Publishes a turn. All counters are named, so that none is forgotten.
+    /// Publishes a turn. The code names each counter, so that none is forgotten.
     pub(crate) fn turn(&self, queue: QueueCounters, connections: ConnectionCounters) {
         let QueueCounters {
             messages,

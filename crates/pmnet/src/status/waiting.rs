@@ -1,4 +1,4 @@
-//! A front's wait for its devices. The Redis front and the memcached front both show it.
+//! For how long a front has waited for its devices. The Redis front and the memcached front share this module.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use pmnet_status::{Look, Metric, Sample, Value};
 
-/// The time without an answer of the devices, and the bounds of a front.
+/// The time without an answer of the devices, and the limits for it.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    /// With fewer copies nothing is acknowledged.
+    /// Number of copies without which the front acknowledges nothing.
     wanted: u8,
-    /// If the head has not answered for this many nanoseconds, the front is not ready.
+    /// Time without an answer of the head, in nanoseconds, after which the front is not ready.
     deadline: AtomicU64,
-    /// Nanoseconds.
+    /// Present time without an answer of the devices, in nanoseconds.
     unanswered: AtomicU64,
 }
 
@@ -28,7 +28,7 @@ impl Waiting {
         waiting
     }
 
-    /// Sets the time that a command may take from now on.
+    /// Sets the time limit of each command, from now on.
     pub(super) fn set_deadline(&self, deadline: Duration) {
         let nanos = u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX);
         self.deadline.store(nanos, Relaxed);
@@ -39,7 +39,7 @@ impl Waiting {
         self.unanswered.store(unanswered, Relaxed);
     }
 
-    /// Adds both metrics. If the devices have not answered for too long, also adds this as the reason why the front is
+    /// Adds both metrics. If the devices have not answered for too long, also adds this as a reason why the front is
     /// not ready.
     pub(super) fn look(&self, copies_wanted: Metric, unanswered: Metric, look: &mut Look) {
         let silence = Duration::from_nanos(self.unanswered.load(Relaxed));
@@ -54,7 +54,7 @@ impl Waiting {
     }
 }
 
-/// Returns the reason why a front is not ready, if the devices have not answered for too long.
+/// Returns the reason why a front is not ready; `None` if the devices have answered recently.
 fn silent(unanswered: Duration, deadline: Duration) -> Option<String> {
     (unanswered >= deadline).then(|| {
         format!(

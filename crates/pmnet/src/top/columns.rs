@@ -1,13 +1,13 @@
-//! The tables of `pmnet top`, with the columns of each role.
+//! The tables of `pmnet top`. Each role has a table with columns of its own.
 
 use super::model::Loop;
 
 /// A column of a table.
 pub struct Column {
     pub title: &'static str,
-    /// If the table is too wide, columns with the highest rank are left out first.
+    /// If the table is too wide, the columns with the highest rank are left out first.
     pub rank: u8,
-    /// The column is text, which is aligned to the left. Numbers are aligned to the right.
+    /// The column has text, which is aligned to the left. Numbers are aligned to the right.
     pub is_text: bool,
     /// The column is left out if it is empty in all rows.
     pub may_be_missing: bool,
@@ -17,10 +17,10 @@ pub struct Column {
 /// The table of a role.
 pub struct Table {
     pub title: &'static str,
-    /// The loops of this role have this metric.
+    /// A metric that exactly the loops of this role have.
     pub has: &'static str,
     pub columns: &'static [Column],
-    /// The values by which rows can be sorted.
+    /// The value by which rows are sorted if the order is by rate.
     pub rate: fn(&Loop<'_>) -> Option<f64>,
     pub latency: fn(&Loop<'_>) -> Option<f64>,
     pub behind: fn(&Loop<'_>) -> Option<f64>,
@@ -50,7 +50,7 @@ const fn if_some(title: &'static str, rank: u8, cell: fn(&Loop<'_>) -> String) -
     }
 }
 
-/// Returns a rate, or `-`.
+/// Returns a rate as text; `-` if there is none.
 fn rate(value: Option<f64>) -> String {
     value.map_or_else(|| "-".into(), short)
 }
@@ -64,7 +64,7 @@ fn short(value: f64) -> String {
     }
 }
 
-/// Returns a time, or `-`.
+/// Returns a time as text; `-` if there is none.
 fn time(seconds: Option<f64>) -> String {
     match seconds {
         None => "-".into(),
@@ -86,7 +86,7 @@ fn copies(one: &Loop<'_>, has: &str, wanted: &str) -> String {
     format!("{}/{}", count(one, has), count(one, wanted))
 }
 
-/// Longest address that is shown whole, in characters.
+/// Maximum length of an address that is shown in full, in characters.
 const PLACE_MAX: usize = 32;
 
 fn place(one: &Loop<'_>) -> String {
@@ -118,7 +118,7 @@ const STORE: &str = "pmnet_server_store_seconds";
 const DEVICE_BEHIND: &str = "pmnet_device_oldest_unapplied_seconds";
 const SERVER_BEHIND: &str = "pmnet_server_oldest_unapplied_seconds";
 
-/// Returns the acknowledgements per second, by the process and by the kernel together.
+/// Returns the acknowledgements per second of the process and of the kernel together.
 fn acks(one: &Loop<'_>) -> Option<f64> {
     let own = one.rate("pmnet_device_acks_total", "")?;
     let kernel = one.rate("pmnet_kernel_packets_total", "confirmed");
@@ -191,7 +191,7 @@ const FRONTS: Table = Table {
 
 const ROUTER: &str = "pmnet_router_command_seconds";
 
-/// Returns the commands per second that were refused because of their slots.
+/// Returns the number of commands per second that were refused because of their slots.
 fn refused(one: &Loop<'_>) -> Option<f64> {
     let parts = ["cross_slot", "cluster_down", "try_again"];
     let rates = parts.map(|part| one.rate("pmnet_router_commands_total", part));
@@ -338,7 +338,7 @@ const CONTROLLERS: Table = Table {
     behind: |one| one.number("pmnet_controller_heard_seconds_ago", ""),
 };
 
-/// All tables, in the order of a write's path.
+/// All tables, in the order in which a write passes the roles.
 pub const TABLES: &[Table] = &[ROUTERS, FRONTS, MEMCACHED, DEVICES, SERVERS, CONTROLLERS];
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! `pmnet top`: several processes in a terminal.
+//! `pmnet top`: shows several processes in a terminal.
 //!
-//! Purpose: each status port is asked again and again by a thread of its own, so that a process which does not answer
-//! delays no other. The main thread draws. Invariant: when the program ends, even by a signal or a panic, the terminal
-//! is restored. Not allowed here: knowledge of the roles (`columns.rs` names their metrics), and judgement of them
-//! (each status port gives its own, `crate::status`).
+//! Purpose: each status port is asked at intervals by a thread of its own, so that a process that does not answer does
+//! not delay the other threads. The main thread draws. Invariant: when the program ends, even by a signal or a panic,
+//! it restores the terminal. Not allowed here: knowledge about the roles (`columns.rs` names their metrics), and
+//! judgements about them (each status port gives its own, see `crate::status`).
 
 mod columns;
 mod model;
@@ -48,7 +48,7 @@ Keys: q ends. t, p, r, l, b sort the rows: problems first, by place, by rate, by
 
 --once: the exit code is 0 if all processes are ready, 1 if one is not or does not answer. pmnet status --at … --json prints this state as JSON.";
 
-/// Shortest and longest time between two questions, in seconds.
+/// Shortest and longest interval between two questions, in seconds.
 const INTERVAL: (f64, f64) = (0.1, 3600.0);
 /// Interval at which the main thread checks whether it must end.
 const LOOK: Duration = Duration::from_millis(50);
@@ -82,7 +82,7 @@ pub struct TopArgs {
 }
 
 impl TopArgs {
-    /// Returns the processes that are asked.
+    /// Returns the addresses of the processes that are asked.
     fn spots(&self) -> anyhow::Result<Vec<Spot>> {
         let Some(fleet) = &self.fleet else {
             self.etcd.nothing()?;
@@ -98,7 +98,8 @@ impl TopArgs {
     }
 }
 
-/// Shows processes until asked to end. With `--once`, returns whether all are ready, otherwise true.
+/// Shows processes until the program is asked to end. With `--once`, returns whether all processes are ready; otherwise
+/// returns true.
 ///
 /// # Errors
 /// The command line is wrong, or the terminal cannot be used.
@@ -119,10 +120,10 @@ pub fn main(args: &TopArgs) -> anyhow::Result<bool> {
         let text = "stdout is no terminal: pmnet top --once prints a table";
         return Err(ConfigError(text.into()).into());
     }
-    // Signals are caught before the terminal is changed, so that a signal cannot leave it changed.
+    // Signals are handled before the terminal is changed. So a signal cannot leave the terminal changed.
     let asked = on_signals()?;
     let watch = Watch::start(spots, interval)?;
-    // If this fails, a part of the changes may have been made.
+    // If this fails, the terminal may be partly changed.
     let terminal = ratatui::try_init().inspect_err(|_| ratatui::restore());
     let mut terminal = terminal.context("the terminal cannot be used")?;
     let mut screen = Screen::new(args.sort, interval);
@@ -131,7 +132,7 @@ pub fn main(args: &TopArgs) -> anyhow::Result<bool> {
     shown.map(|()| true)
 }
 
-/// Asks each process twice, and prints the result.
+/// Asks each process twice, and prints the tables.
 fn once(spots: &[Spot], interval: Duration, order: Order) -> anyhow::Result<bool> {
     let places = spots.iter().map(|spot| spot.place.to_string());
     let mut processes: Vec<Process> = places.map(Process::new).collect();
@@ -165,7 +166,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// Starts the threads. They end with this program.
+    /// Starts the threads. The threads end when the program ends.
     fn start(spots: Vec<Spot>, interval: Duration) -> anyhow::Result<Watch> {
         let places = spots.iter().map(|spot| spot.place.to_string());
         let processes = Arc::new(Mutex::new(places.map(Process::new).collect::<Vec<_>>()));
@@ -187,7 +188,7 @@ impl Watch {
         Ok(Watch { processes, threads })
     }
 
-    /// Returns the latest answers of the processes.
+    /// Returns the processes with their latest answers.
     fn processes(&self) -> anyhow::Result<Vec<Process>> {
         if self.threads.iter().any(JoinHandle::is_finished) {
             bail!("a thread that asks has panicked");
@@ -201,15 +202,15 @@ impl Watch {
 struct Screen {
     order: Order,
     interval: Duration,
-    /// Index of the topmost line that is shown.
+    /// Index of the topmost line on the screen.
     from: usize,
-    /// Number of lines of a page.
+    /// Number of lines that fit on the screen.
     page: usize,
-    /// Whether colours are wanted.
+    /// Lines have colours.
     colours: bool,
 }
 
-/// The action for a key.
+/// The action that a pressed key causes.
 #[derive(Debug, PartialEq, Eq)]
 enum Act {
     Nothing,
@@ -228,7 +229,7 @@ impl Screen {
         }
     }
 
-    /// Draws until asked to end.
+    /// Draws until the program is asked to end.
     fn run(
         &mut self,
         terminal: &mut DefaultTerminal,
@@ -305,7 +306,7 @@ impl Screen {
         frame.render_widget(Paragraph::new(title).style(Modifier::BOLD), head);
         let all = lines(processes, self.order, now, usize::from(body.width));
         self.page = usize::from(body.height).max(1);
-        // The last page is always full.
+        // The last page is shown full, so the offset is limited.
         self.from = self.from.min(all.len().saturating_sub(self.page));
         let shown = all.iter().skip(self.from).take(self.page);
         let shown: Vec<Drawn<'_>> = shown.map(|line| self.drawn(line)).collect();

@@ -1,5 +1,5 @@
-//! The content of `pmnet top`: tables with a row for each loop, and what is wrong. This module uses no terminal and no
-//! clock.
+//! The contents of `pmnet top`: sentences about problems, and tables with a row for each loop. This module uses no
+//! terminal and no clock.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,11 +16,11 @@ pub struct Process {
     pub place: String,
     /// The last two answers, newest first.
     looks: Vec<Look>,
-    /// Why the process does not answer, and since when.
+    /// The reason why the process does not answer, and the time of the first failed question.
     silent: Option<(String, Instant)>,
 }
 
-/// One answer, and its time.
+/// An answer of the process, with its time of arrival.
 #[derive(Clone, Debug)]
 struct Look {
     at: Instant,
@@ -28,7 +28,7 @@ struct Look {
 }
 
 impl Process {
-    /// Makes the state of a process that was not asked yet.
+    /// Makes the state of a process that has not been asked yet.
     pub const fn new(place: String) -> Process {
         Process {
             place,
@@ -42,7 +42,8 @@ impl Process {
         match answer {
             Ok(state) => {
                 self.silent = None;
-                // Answers of an earlier process at this address are dropped, because the new process counts from zero.
+                // Answers of an earlier process at this address are dropped, because the counters of the new process
+                // begin at zero.
                 self.looks.retain(|look| look.state["pid"] == state["pid"]);
                 self.looks.insert(0, Look { at: now, state });
                 self.looks.truncate(2);
@@ -54,7 +55,7 @@ impl Process {
         }
     }
 
-    /// Returns whether the process was asked and the question has ended.
+    /// Returns whether the process has been asked, and has answered or failed to answer.
     pub const fn was_asked(&self) -> bool {
         self.silent.is_some() || !self.looks.is_empty()
     }
@@ -94,7 +95,7 @@ impl Process {
         .collect()
     }
 
-    /// Returns role and labels of the process from its last answer, as text.
+    /// Returns the role and the labels of the process, from its last answer, as text.
     fn was(&self) -> String {
         let Some(look) = self.looks.first() else {
             return String::new();
@@ -107,7 +108,7 @@ impl Process {
     }
 }
 
-/// One loop of a process, in the last answer and in the answer before.
+/// One loop of a process, with its state in the last answer and in the answer before.
 pub struct Loop<'a> {
     pub place: &'a str,
     one: &'a Value,
@@ -115,7 +116,7 @@ pub struct Loop<'a> {
 }
 
 impl Loop<'_> {
-    /// Returns the value of a label; empty: the loop has no label of this name.
+    /// Returns the value of a label; empty if the loop has no such label.
     pub fn label(&self, name: &str) -> String {
         self.one["labels"][name]
             .as_str()
@@ -139,12 +140,13 @@ impl Loop<'_> {
         self.one["metrics"].get(metric).is_some()
     }
 
-    /// Returns the value of a metric. `part`: the value of the metric's label; if it is empty, all parts are added up.
+    /// Returns the value of a metric. `part`: the value of the metric's label. If `part` is empty, returns the sum of
+    /// all parts.
     pub fn number(&self, metric: &str, part: &str) -> Option<f64> {
         number(&self.one["metrics"], metric, part)
     }
 
-    /// Returns the label value of a part of the metric that is not zero and is not `other`.
+    /// Returns the name of a part of the metric that is not `other` and whose value is not zero.
     pub fn part_other_than(&self, metric: &str, other: &str) -> Option<String> {
         let parts = self.one["metrics"][metric].as_object()?;
         let mut set = parts
@@ -153,12 +155,12 @@ impl Loop<'_> {
         set.next().map(|(name, _)| name.clone())
     }
 
-    /// Returns by how much the metric grows in a second.
+    /// Returns the growth of the metric per second.
     pub fn rate(&self, metric: &str, part: &str) -> Option<f64> {
         self.per_second(|metrics| number(metrics, metric, part))
     }
 
-    /// Returns how many values a histogram gets in a second.
+    /// Returns the number of values that a histogram gets per second.
     pub fn calls(&self, metric: &str, part: &str) -> Option<f64> {
         self.per_second(|metrics| histogram(metrics, metric, part)["count"].as_f64())
     }
@@ -169,8 +171,8 @@ impl Loop<'_> {
         (grown >= 0.0 && !took.is_zero()).then(|| grown / took.as_secs_f64())
     }
 
-    /// Returns a quantile of the times since the previous answer, in seconds: the bucket bound below which this share
-    /// of them lies.
+    /// Returns a quantile, in seconds, of the times that were recorded since the answer before. The result is the upper
+    /// bound of the bucket in which the quantile lies.
     pub fn quantile(&self, metric: &str, part: &str, share: f64) -> Option<f64> {
         let (before, _) = self.before?;
         let old = buckets(histogram(before, metric, part));
@@ -207,7 +209,7 @@ fn histogram<'a>(metrics: &'a Value, name: &str, part: &str) -> &'a Value {
     if part.is_empty() { found } else { &found[part] }
 }
 
-/// Returns the upper bound of each bucket (`None`: unbounded), and its count.
+/// Returns the upper bound and the count of each bucket. `None`: the bucket has no bound.
 fn buckets(histogram: &Value) -> Vec<(Option<f64>, f64)> {
     let all = histogram["buckets"].as_array().into_iter().flatten();
     all.map(|pair| (pair[0].as_f64(), pair[1].as_f64().unwrap_or(0.0)))
@@ -238,7 +240,7 @@ pub enum Style {
     Title,
     /// Names of columns.
     Head,
-    /// Something is wrong.
+    /// A text about a problem.
     Bad,
 }
 
@@ -256,7 +258,7 @@ fn line(style: Style, text: impl Into<String>) -> Line {
     }
 }
 
-/// Returns a line with the numbers of all processes, of those that are ready, and of those that do not answer.
+/// Returns a line with three numbers: all processes, those that are ready, and those that do not answer.
 pub fn summary(processes: &[Process]) -> String {
     let count = |is: fn(&Process) -> bool| processes.iter().filter(|one| is(one)).count();
     let silent = count(|process| process.silent.is_some());
@@ -271,7 +273,7 @@ pub fn summary(processes: &[Process]) -> String {
     text
 }
 
-/// Returns the lines that show these processes with at most `width` characters each: first what is wrong, then a table
+/// Returns the lines that show these processes, each with at most `width` characters. Problems come first, then a table
 /// for each role.
 pub fn lines(processes: &[Process], order: Order, now: Instant, width: usize) -> Vec<Line> {
     let mut all = Vec::new();
@@ -288,7 +290,7 @@ pub fn lines(processes: &[Process], order: Order, now: Instant, width: usize) ->
     all
 }
 
-/// Returns all that is wrong, as sentences.
+/// Returns a sentence for each problem.
 fn troubles(processes: &[Process], now: Instant) -> Vec<String> {
     let mut all = Vec::new();
     for process in processes {
@@ -320,9 +322,9 @@ fn troubles(processes: &[Process], now: Instant) -> Vec<String> {
     all
 }
 
-/// Returns a sentence for each device of a chain that no process here shows.
+/// Returns a sentence for each device of a chain that none of these processes contains.
 fn lost(processes: &[Process]) -> Vec<String> {
-    // For each shard: epoch and ids of the newest chain, and the devices that answer.
+    // For each shard: the epoch and the ids of the newest chain, and the devices that answer.
     let mut shards: BTreeMap<String, (u64, Vec<String>, Vec<String>)> = BTreeMap::new();
     for state in processes.iter().filter_map(Process::state) {
         for one in state["loops"].as_array().into_iter().flatten() {
@@ -350,7 +352,7 @@ fn lost(processes: &[Process]) -> Vec<String> {
     all
 }
 
-/// Returns the text in lines of this many characters, broken between words where that is possible.
+/// Returns the text in lines of at most this many characters. Lines are broken between words where possible.
 fn wrapped(text: &str, width: usize) -> impl Iterator<Item = String> {
     let (mut all, mut rest) = (Vec::new(), text.to_owned());
     let width = width.max(8);
@@ -366,10 +368,10 @@ fn wrapped(text: &str, width: usize) -> impl Iterator<Item = String> {
     all.into_iter()
 }
 
-/// Spaces between columns.
+/// Number of spaces between two columns.
 const GAP: usize = 2;
 
-/// Returns a table in lines of at most `width` characters. If not all columns fit, the least important ones are left
+/// Returns a table, in lines of at most `width` characters. If not all columns fit, the least important ones are left
 /// out.
 fn drawn(table: &Table, mut loops: Vec<&Loop<'_>>, order: Order, width: usize) -> Vec<Line> {
     let key = |one: &Loop<'_>| match order {
@@ -379,7 +381,7 @@ fn drawn(table: &Table, mut loops: Vec<&Loop<'_>>, order: Order, width: usize) -
         Order::Latency => (table.latency)(one).unwrap_or(0.0),
         Order::Behind => (table.behind)(one).unwrap_or(0.0),
     };
-    // The sort is stable: rows with equal keys stay in the order of the command line.
+    // The sort is stable, so rows with equal keys keep the order of the command line.
     loops.sort_by(|a, b| key(b).total_cmp(&key(a)));
     let mut columns: Vec<(&Column, Vec<String>, usize)> = table
         .columns
@@ -431,7 +433,7 @@ fn drawn(table: &Table, mut loops: Vec<&Loop<'_>>, order: Order, width: usize) -
     all
 }
 
-/// Returns the metrics of an empty loop, for tests of columns.
+/// Returns the state of a process with these loops, for tests of columns.
 #[cfg(test)]
 pub fn state(pid: u32, loops: &[(Value, Value)]) -> Value {
     let loops: Vec<Value> = loops
@@ -540,7 +542,7 @@ mod tests {
             assert!(columns >= before, "{width}: {head}");
             before = columns;
         }
-        // This works for every width, however small.
+        // The texts fit every width, even a very small one.
         for width in 0..40 {
             assert!(texts(std::slice::from_ref(&process), begin, width).len() > 2);
         }

@@ -1,5 +1,5 @@
-//! Each alert rule has a section in the runbook, and links to it. The alerts that the status port and pmnet top name
-//! are in the runbook, too.
+//! Each alert rule has a section in the runbook, and a link to it. The runbook also has all alerts that the status port
+//! and pmnet top name.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,7 +12,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Returns the words that begin with `Pmnet`, as alerts do.
+/// Returns the words that begin with `Pmnet`, as the names of alerts do.
 fn named(text: &str) -> BTreeSet<String> {
     text.split(|char: char| !char.is_ascii_alphanumeric())
         .filter(|word| word.len() > 5 && word.starts_with("Pmnet"))
@@ -46,7 +46,7 @@ fn each_alert_has_its_section() {
         .collect();
     assert_eq!(sections, wanted);
     let known: BTreeSet<String> = alerts.iter().map(|alert| (*alert).to_owned()).collect();
-    // The sources in which the status port, its page and pmnet top name alerts.
+    // The source files of the status port, its page and pmnet top, which name alerts.
     let sources = [
         "crates/status/page/page.js",
         "crates/status/src/source.rs",

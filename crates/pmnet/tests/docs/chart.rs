@@ -1,4 +1,4 @@
-//! Checks the Helm chart as far as possible without Helm. (`make helm-test` checks the rest.)
+//! Checks of the Helm chart that need no Helm. `make helm-test` makes the other checks.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! The command lines and settings in the documentation are those of the program.
+//! Checks that the command lines and settings in the documentation exist in the program.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 
 use crate::{pages, root};
 
-/// Flags of etcd and of apt, which pages of users name by themselves.
+/// Flags of etcd and apt, which the user guides mention without a command line.
 const FOREIGN: &[&str] = &[
     "--allow-downgrades",
     "--auto-compaction-mode",
@@ -27,7 +27,7 @@ const FOREIGN: &[&str] = &[
     "--quota-backend-bytes",
 ];
 
-/// Returns the code of a page: the pieces within lines, and the blocks with their language.
+/// Returns the code of a page: code within lines, and code blocks with their language.
 fn code(text: &str) -> (Vec<String>, Vec<(String, String)>) {
     let (mut spans, mut blocks) = (Vec::new(), Vec::new());
     let mut block: Option<(String, String)> = None;
@@ -53,7 +53,7 @@ fn code(text: &str) -> (Vec<String>, Vec<(String, String)>) {
     (spans, blocks)
 }
 
-/// Returns the command lines of pmnet in a block of a shell: prompts, `&`, `exec` and comments are taken away.
+/// Returns the command lines of pmnet in a shell block, without prompts, `&`, `exec` and comments.
 fn lines_of_pmnet(block: &str) -> Vec<String> {
     let joined = block.replace("\\\n", " ");
     let lines = joined.lines().filter_map(|line| {
@@ -66,7 +66,7 @@ fn lines_of_pmnet(block: &str) -> Vec<String> {
     lines.collect()
 }
 
-/// Returns a line's words, without the quotes of the shell.
+/// Returns the words of a line, without shell quotes.
 fn words(line: &str) -> Vec<String> {
     let words = line.split_whitespace();
     words
@@ -74,7 +74,7 @@ fn words(line: &str) -> Vec<String> {
         .collect()
 }
 
-/// The long flags of a command and of those that it is part of.
+/// Adds the long flags of a command to `known`.
 fn flags<'a>(command: &'a Command, known: &mut BTreeSet<&'a str>) {
     for arg in command.get_arguments() {
         known.extend(arg.get_long());
@@ -83,7 +83,7 @@ fn flags<'a>(command: &'a Command, known: &mut BTreeSet<&'a str>) {
     known.extend(["help", "version"]);
 }
 
-/// Returns a name in the command line that the program does not have: of a subcommand or of a flag.
+/// Returns the first name in the command line that the program does not have, of a subcommand or of a flag.
 fn unknown(root: &Command, line: &str) -> Option<String> {
     let words = words(line);
     let mut command = root;
@@ -104,7 +104,7 @@ fn unknown(root: &Command, line: &str) -> Option<String> {
             word.starts_with(['…', '-']) || word.chars().all(|char| char.is_ascii_uppercase());
         return (!is_placeholder).then(|| word.clone());
     }
-    // A subcommand may come after flags: `pmnet ctl --via … add`.
+    // The subcommand may come after flags: `pmnet ctl --via … add`.
     let mut named = Vec::new();
     for word in rest {
         if let Some(sub) = command.find_subcommand(word.as_str()) {
@@ -115,7 +115,7 @@ fn unknown(root: &Command, line: &str) -> Option<String> {
         }
     }
     if line.contains('…') {
-        // The subcommand may be in the part that is left out.
+        // The line leaves out a part, which may have the subcommand.
         for sub in command.get_subcommands() {
             flags(sub, &mut known);
         }
@@ -127,7 +127,7 @@ fn unknown(root: &Command, line: &str) -> Option<String> {
         .map(|flag| format!("--{flag}"))
 }
 
-/// Returns whether a line is complete: no part is left out or replaced by a shell variable.
+/// Returns whether a line is complete: no part is left out or is a shell variable.
 fn is_whole(line: &str) -> bool {
     !line.contains(['…', '$', '|', '<', '>', ';', '('])
 }
@@ -167,7 +167,7 @@ fn every_command_line_is_one() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// All long flags of a command and its subcommands.
+/// Adds all long flags of a command and of its subcommands to `found`.
 fn all_flags(command: &Command, found: &mut BTreeSet<String>) {
     let longs = command.get_arguments().filter_map(|arg| arg.get_long());
     found.extend(longs.map(|long| format!("--{long}")));
@@ -210,7 +210,7 @@ fn every_flag_that_stands_alone_exists() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The help of a command and then of its subcommands, as a page.
+/// Adds the help of a command to the page, and then the help of its subcommands.
 fn help(command: &mut Command, page: &mut String) {
     let name = command.get_bin_name().unwrap_or("pmnet").to_owned();
     let text = command.render_long_help().to_string();
@@ -247,10 +247,10 @@ fn the_reference_is_the_help() {
     );
 }
 
-/// Longest line of an example in a help text, so that it can be copied from a terminal of 80 columns.
+/// Maximum length of a line in the examples of a help text. Such a line can be copied from a terminal of 80 columns.
 const EXAMPLE_COLUMNS_MAX: usize = 78;
 
-/// Returns lines of the text after a help that a terminal would break at a wrong place.
+/// Returns the lines that a terminal would break at a wrong place, from the part of a help text after the options.
 fn badly_broken(text: &str) -> Vec<String> {
     let (mut wrong, mut before) = (Vec::new(), "");
     for line in text.lines() {
@@ -294,13 +294,13 @@ fn help_texts_wrap_at_the_width_of_the_terminal() {
         let mut page = String::new();
         help(&mut command, &mut page);
         let beyond = |line: &&str| {
-            // A longer word cannot be broken, and usage lines are not broken.
+            // A line without blanks cannot be broken. Usage lines are not broken.
             let is_broken = line.trim().contains(' ') && !line.starts_with("Usage:");
             line.chars().count() > longest && is_broken
         };
         let found: Vec<&str> = page.lines().filter(beyond).collect();
         assert!(found.is_empty(), "{width} columns: {found:?}");
-        // Prose fills its lines: with 200 columns, only the last line of a paragraph may be short.
+        // Prose must fill its lines: with 200 columns, only the last line of a paragraph may be short.
         let prose: Vec<&str> = page.lines().collect();
         let broken = prose.windows(2).find(|lines| {
             let [line, next] = lines else { return false };
@@ -338,7 +338,7 @@ fn every_configuration_file_is_one() {
     assert!(count > 0);
 }
 
-/// Checks the file as it is installed, and with all commented lines.
+/// Checks the configuration file that packages install, as it is, and again with all commented lines active.
 #[test]
 fn the_file_of_the_packages_is_a_configuration() {
     let text = std::fs::read_to_string(root().join("dist/etc/pmnet.toml")).unwrap();
@@ -375,10 +375,10 @@ fn what_a_line_names_is_looked_up() {
     );
 }
 
-/// Keys that a file may have but that count on the command line only.
+/// Keys that the file accepts, although they count only on the command line.
 const FLAGS_ONLY: &[&str] = &["detach", "discard", "new-slots"];
 
-/// Returns the keys of a section: the program lists them when it refuses one that it does not know.
+/// Returns the keys of a section. The program lists these keys when it refuses an unknown key.
 fn keys(section: &str) -> Vec<String> {
     let refused = check_file(&format!("[{section}]\nno-such-key = 0\n")).unwrap_err();
     let text = refused.to_string();

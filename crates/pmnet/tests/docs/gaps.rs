@@ -1,14 +1,15 @@
-//! Each known gap has an id of its own, and the source names only gaps of the page.
+//! Checks that each known gap has an id of its own, and that each gap that the source names is on
+//! the page.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::{pages, root};
 
-/// The beginning of a gap's name in the source.
+/// The text with which the source begins the name of a gap.
 const MARK: &str = "known gap G";
 
-/// Returns the number at the beginning of a text.
+/// Returns the number at the beginning of a text; `None` if there is none.
 fn number(text: &str) -> Option<u32> {
     let end = text.find(|char: char| !char.is_ascii_digit());
     text[..end.unwrap_or(text.len())].parse().ok()

@@ -1,5 +1,5 @@
-//! Every link within the documentation leads somewhere: to a file of the repository, and to a heading in it.
-//! Every page can be found from its index. Every `make` target, command line, flag and message that it names exists.
+//! Checks the documentation. Every link leads to a file of the repository, and to a heading in it. Every page can be
+//! reached from its index. Every `make` target, command line, flag and message that a page names exists.
 
 mod alerts;
 mod chart;
@@ -12,7 +12,7 @@ use std::path::{Component, Path, PathBuf};
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
-/// Links of a page, anchors of its headings, and other anchors that it names.
+/// The links of a page, the anchors of its headings, and its other anchors.
 #[derive(Default)]
 struct Page {
     links: Vec<String>,
@@ -49,7 +49,7 @@ impl Page {
         page
     }
 
-    /// Headings with the same title are numbered.
+    /// If several headings have the same title, their anchors are numbered.
     fn add_anchor(&mut self, name: &str) {
         let numbered = (1..).map(|number| format!("{name}-{number}"));
         let mut names = std::iter::once(name.to_owned()).chain(numbered);
@@ -58,7 +58,7 @@ impl Page {
     }
 }
 
-/// Returns the anchor that GitHub gives a heading: lower case, spaces as hyphens, no punctuation.
+/// Returns the anchor that GitHub gives to a heading: lower case, hyphens instead of spaces, no punctuation.
 fn anchor(title: &str) -> String {
     let kept = title.trim().chars().filter_map(|char| match char {
         ' ' => Some('-'),
@@ -76,7 +76,7 @@ fn root() -> PathBuf {
         .to_owned()
 }
 
-/// Returns all pages below the root, `docs` and their folders, by their path from the root.
+/// Returns all pages of the root, of `docs` and of their folders, by path from the root.
 fn pages() -> BTreeMap<PathBuf, String> {
     let root = root();
     let mut found = BTreeMap::new();
@@ -98,7 +98,8 @@ fn pages() -> BTreeMap<PathBuf, String> {
     found
 }
 
-/// `docs/use/../spec/wire.md` → `docs/spec/wire.md`. `None`: out of the repository.
+/// Returns the path without `..`: `docs/use/../spec/wire.md` becomes `docs/spec/wire.md`. `None`: the path leads out of
+/// the repository.
 fn plain(path: &Path) -> Option<PathBuf> {
     let mut plain = PathBuf::new();
     for component in path.components() {

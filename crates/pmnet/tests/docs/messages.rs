@@ -1,5 +1,5 @@
-//! Each message that a page quotes is in the source. Each message that has an id has one entry in the guide, and each entry has a
-//! message.
+//! Checks messages. Each message that a page quotes is in the source. Each message with an id has one entry in the
+//! guide, and each entry has a message.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -8,16 +8,16 @@ use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
 use crate::root;
 
-/// The page with an entry for each id.
+/// The page that has an entry for each id.
 const GUIDE: &str = "docs/operate/messages.md";
 
-/// Pages whose tables have messages in their first column.
+/// Pages with tables whose first column quotes messages.
 const PAGES: &[&str] = &[GUIDE, "docs/operate/redis-failover.md"];
 
-/// Messages of the operating system and of the TLS library.
+/// Parts of messages of the operating system and of the TLS library.
 const FOREIGN: &[&str] = &["Connection refused", "invalid peer certificate:"];
 
-/// Warnings that pass on another message, which has its own id.
+/// Warnings that only pass on another message, which has an id itself.
 const PASSED_ON: &[&str] = &[
     "{text}",
     "{notice}",
@@ -28,19 +28,19 @@ const PASSED_ON: &[&str] = &[
     "{error}. It is waited for {} s",
 ];
 
-/// Crates that are not the product: tools of the project.
+/// Crates that are not part of the product, so their messages need no ids.
 const WITHOUT_IDS: &[&str] = &["lab", "sim", "history", "model", "packets"];
 
-/// Beginning of an id.
+/// The text with which an id begins.
 const MARK: &str = "PM";
 
-/// Shorter parts of a message are not compared, because they occur everywhere.
+/// Minimum length of a part of a message that is compared. Shorter parts occur in many texts.
 const PART_BYTES_MIN: usize = 6;
 
-/// Longest message of the source, in bytes.
+/// Maximum length of a message in the source, in bytes.
 const MESSAGE_BYTES_MAX: usize = 900;
 
-/// Returns the product's source files. Texts that continue in the next line are joined as they are printed.
+/// Returns the product's source files. A text that continues in the next line is joined, as in the printed message.
 fn files() -> BTreeMap<PathBuf, String> {
     let mut all = BTreeMap::new();
     let mut folders = vec![root().join("crates")];
@@ -64,7 +64,7 @@ fn files() -> BTreeMap<PathBuf, String> {
     all
 }
 
-/// Returns a text in Rust: `\` at the end of a line joins it with the next one, `\"` is a quote.
+/// Returns the text of a Rust string: `\` at the end of a line joins the line with the next line, and `\"` is a quote.
 fn as_printed(text: &str) -> String {
     let mut parts = text.split("\\\n");
     let mut printed = parts.next().unwrap_or_default().to_owned();
@@ -89,7 +89,7 @@ fn product() -> BTreeMap<PathBuf, String> {
     found
 }
 
-/// Returns the ids in a text, with what follows each.
+/// Returns the ids in a text, each with the text after it.
 fn ids(text: &str) -> impl Iterator<Item = (&str, &str)> {
     text.match_indices(MARK).filter_map(|(at, _)| {
         let digits = text.get(at + MARK.len()..at + MARK.len() + 4)?;
@@ -99,7 +99,7 @@ fn ids(text: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// Returns the code in the first column of a page's tables.
+/// Returns the code in the first column of all tables of a page.
 fn quoted(page: &str) -> Vec<String> {
     let (mut column, mut is_body, mut found) = (0, false, Vec::new());
     for event in Parser::new_ext(page, Options::ENABLE_TABLES) {
@@ -114,13 +114,13 @@ fn quoted(page: &str) -> Vec<String> {
     found
 }
 
-/// Returns the fixed parts of a message, without its placeholders.
+/// Returns the fixed parts of a message, which stand between its placeholders.
 fn parts(message: &str) -> impl Iterator<Item = &str> {
     let parts = message.split('…').map(str::trim);
     parts.filter(|part| part.len() >= PART_BYTES_MIN)
 }
 
-/// Returns the differences between the messages of a source and the entries of a page.
+/// Returns the differences between the messages in a source and the entries of a page.
 fn differences(source: &BTreeMap<PathBuf, String>, page: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut texts: BTreeMap<&str, &str> = BTreeMap::new();
@@ -171,12 +171,12 @@ fn every_id_has_one_message_and_one_entry() {
     assert!(wrong.is_empty(), "{GUIDE}:\n{}", wrong.join("\n"));
 }
 
-/// Returns the texts of the warnings and errors that a source logs.
+/// Returns the texts of all warnings and errors that a source file logs.
 fn warnings(text: &str) -> impl Iterator<Item = &str> {
     let marks = ["tracing::warn!(", "tracing::error!("];
     let all = marks.into_iter().flat_map(|mark| text.split(mark).skip(1));
     all.filter_map(|rest| {
-        // The sentence is the text without a `=` before it.
+        // The message is the first string without a `=` before it. A string after `=` is the value of a field.
         let mut rest = rest.get(..rest.find(");").unwrap_or(rest.len()))?;
         loop {
             let (before, after) = rest.split_once('"')?;
@@ -217,7 +217,7 @@ fn every_entry_of_a_message_with_an_id_has_it() {
         let has_id = message.starts_with(MARK) || of_client.contains(message);
         !has_id && parts(message).all(|part| with_ids.contains(part))
     });
-    // These are messages of Redis, messages with an id after them, and the reasons in a line of PM3210.
+    // Messages of Redis, messages that end with the id of another message, and the reasons in the line PM3210.
     let allowed = [
         "the front itself cannot log in: …",
         "the front may not list its users: …",

@@ -1,4 +1,4 @@
-//! Ports that other processes have, and hosts with several addresses.
+//! Tests of ports that other processes use, and of hosts with several addresses.
 
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
@@ -24,13 +24,13 @@ fn a_port_that_is_taken_for_a_while_is_waited_for_and_its_owner_named() {
     assert!(!places.path("device.pmlog").exists());
     drop(taken);
     serves(places.front_at());
-    // A device that is asked to stop while it waits stops.
+    // A device that waits for its port can be asked to stop.
     device.stop();
     let _taken = UdpSocket::bind(&device_at).unwrap();
     let mut device = Running::logged(places.device(&server_at), &places.path("device.err"));
     device.says("It is waited for 10 s");
     device.stop();
-    // The wait for the port ends.
+    // The wait for the port must have an end.
     let began = Instant::now();
     let mut device = Running::logged(places.device(&server_at), &places.path("device.err"));
     assert_eq!(device.wait().code(), Some(1));
@@ -54,7 +54,7 @@ fn a_host_answers_under_the_address_that_was_asked() {
     let device = places.device_on(&format!("0.0.0.0:{device_port}"), &next);
     let _server = Running::logged(server, &places.path("server.err"));
     let _device = Running::logged(device, &places.path("device.err"));
-    // Two fronts use both addresses of the device at the same time.
+    // The other front uses the other address of the device at the same time.
     let _other = Running::logged(places.front(&places.device_at()), &places.path("other.err"));
     serves(places.front_at());
     let more = Places::new();
@@ -68,7 +68,7 @@ fn a_host_answers_under_the_address_that_was_asked() {
     front.signal(Signal::TERM);
 }
 
-/// A machine with several addresses of IPv6, and addresses that belong to one interface.
+/// The machine has several IPv6 addresses, some of which are valid at one interface only.
 #[test]
 fn over_ipv6_too_and_at_one_interface() {
     if let Some(what) = missing(&["ip", "ethtool"]) {
@@ -126,11 +126,11 @@ fn over_ipv6_too_and_at_one_interface() {
         51_000,
     );
     chain("fe80::2%va", "fe80::2%va", &["fe80::2%vb"], 51_100);
-    // IPv4 clients use the same socket.
+    // IPv4 clients connect to the same socket.
     chain("::", "::1", &["::ffff:10.9.0.2"], 51_200);
 }
 
-/// Regression test: the client was told that Redis could not be asked, but not why, and nothing was logged.
+/// Regression test: the client was told that Redis could not be asked. The reason was missing, and nothing was logged.
 #[test]
 fn a_front_that_asks_for_users_says_that_the_server_does_not_run() {
     let places = Places::new();
@@ -161,7 +161,7 @@ fn a_front_that_asks_for_users_says_that_the_server_does_not_run() {
     front.says(why);
 }
 
-/// A load balancer like that of a Kubernetes node: each flow stays with the device to which it was sent first.
+/// A load balancer like the one of a Kubernetes node: each flow stays with the device that got its first packet.
 fn balance(listen: UdpSocket, to: std::sync::Arc<std::sync::Mutex<std::net::SocketAddr>>) {
     listen
         .set_read_timeout(Some(Duration::from_millis(100)))
@@ -169,7 +169,7 @@ fn balance(listen: UdpSocket, to: std::sync::Arc<std::sync::Mutex<std::net::Sock
     std::thread::spawn(move || {
         let mut flows = std::collections::HashMap::new();
         let mut bytes = [0; 2048];
-        // The balancer ends with the test.
+        // The balancer's thread ends when the test drops its handle.
         while std::sync::Arc::strong_count(&to) > 1 {
             let Ok((length, from)) = listen.recv_from(&mut bytes) else {
                 continue;
@@ -188,7 +188,7 @@ fn balance(listen: UdpSocket, to: std::sync::Arc<std::sync::Mutex<std::net::Sock
                         match back.recv(&mut bytes) {
                             Ok(length) => drop(listen.send_to(&bytes[..length], from)),
                             Err(error) if is_fatal(&error) => return,
-                            // No process listens at that address just now.
+                            // At the moment no process listens at the device's address.
                             Err(_) => {}
                         }
                     }
@@ -200,8 +200,8 @@ fn balance(listen: UdpSocket, to: std::sync::Arc<std::sync::Mutex<std::net::Sock
     });
 }
 
-/// Regression test: the front kept its port and the node kept the flow, so the front asked the device's old place for
-/// ever.
+/// Regression test: the front kept its port, and the node kept the flow. So the front asked the device's old address
+/// for ever.
 #[test]
 fn a_front_finds_a_device_that_has_moved_behind_one_address() {
     let places = Places::new();
@@ -228,6 +228,6 @@ fn a_front_finds_a_device_that_has_moved_behind_one_address() {
     let begun = Instant::now();
     serves(places.front_at());
     println!("served again after {:?}", begun.elapsed());
-    // The session continues from the new port.
+    // The session continues from the front's new port.
     assert_eq!(client.call("INCR n").unwrap(), ":2");
 }

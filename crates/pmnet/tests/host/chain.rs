@@ -1,4 +1,4 @@
-//! Server, device and front as processes of a test.
+//! The processes that the tests start: server, device and front.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -11,18 +11,19 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::claims::Port;
 
-/// Longest wait for anything.
+/// Longest wait of a test for a condition.
 pub const WAIT: Duration = Duration::from_secs(20);
-/// Time between two checks.
+/// Interval at which a condition is checked.
 pub const LOOK: Duration = Duration::from_millis(20);
 
-/// Returns the path of the product. `PMNET_BINARY` names another binary.
+/// Returns the path of the product, or of the binary that `PMNET_BINARY` names.
 pub fn pmnet() -> PathBuf {
     std::env::var_os("PMNET_BINARY")
         .map_or_else(|| env!("CARGO_BIN_EXE_pmnet").into(), PathBuf::from)
 }
 
-/// Returns a command of the product, for a network without other hosts.
+/// Returns a command of the product that may run without keys, because no other host is in the
+/// network.
 pub fn product() -> Command {
     let mut command = Command::new(pmnet());
     for role in ["DEVICE", "SERVER", "REDIS"] {
@@ -40,7 +41,7 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A process that ends when its owner is dropped.
+/// A process of a test. The process ends when this value is dropped.
 pub struct Running {
     child: Child,
     err: Option<PathBuf>,
@@ -52,7 +53,7 @@ impl Running {
         Running { child, err: None }
     }
 
-    /// Starts the command with its log in this file and without stdout.
+    /// Starts the command. The log of the process goes to this file, and its stdout is discarded.
     pub fn logged(mut command: Command, log: &Path) -> Running {
         command
             .stdout(Stdio::null())
@@ -101,7 +102,7 @@ impl Running {
         }
     }
 
-    /// Ends the process as a service manager does.
+    /// Asks the process to end, as a service manager does, and waits for its end.
     pub fn stop(mut self) {
         self.signal(Signal::TERM);
         let status = self.wait();
@@ -116,7 +117,7 @@ impl Drop for Running {
     }
 }
 
-/// Where the processes of one shard listen, and their files.
+/// The addresses and the files of the processes of one shard.
 pub struct Places {
     pub folder: tempfile::TempDir,
     ports: [Port; 3],
@@ -134,7 +135,7 @@ impl Places {
         format!("127.0.0.1:{}", self.ports[port].number())
     }
 
-    /// Returns a small packet store.
+    /// Returns the address of a small packet store.
     pub fn store(&self) -> String {
         format!("packet:{}?size=16M", self.path("store").display())
     }
@@ -179,7 +180,7 @@ impl Places {
         command
     }
 
-    /// Returns a device whose log has no path yet.
+    /// Returns the command of a device, without the path of its log.
     pub fn device_without_log(&self, listen: &str, next: &str, media: &str) -> Command {
         let mut command = product();
         command
@@ -188,7 +189,7 @@ impl Places {
         command
     }
 
-    /// Returns a device whose log has this name, and the size that suits the place.
+    /// Returns the command of a device with this log. The device chooses the size of the log.
     pub fn device_of_any_size(&self, log: &str, media: &str) -> Command {
         let mut command = product();
         command
@@ -210,7 +211,7 @@ impl Places {
         command
     }
 
-    /// Returns the commands of server, device and front, as they are usually started.
+    /// Returns the commands of server, device and front, with the usual arguments.
     pub fn all(&self, store: &str) -> [Command; 3] {
         [
             self.server(store),
@@ -238,7 +239,7 @@ impl Client {
         Ok(Client(BufReader::new(stream)))
     }
 
-    /// Returns the first line of the reply, without its end.
+    /// Sends a command. Returns the first line of the reply, without the end of the line.
     pub fn call(&mut self, line: &str) -> std::io::Result<String> {
         self.0
             .get_mut()
@@ -253,7 +254,8 @@ impl Client {
     }
 }
 
-/// Waits until the front at this address acknowledges a write, and the store answers one.
+/// Waits until the front at this address acknowledges a write, and the store has answered a
+/// command.
 pub fn serves(at: SocketAddr) {
     eventually("a SET is acknowledged", || {
         let set = || Client::connect(at)?.call("SET hostile world");

@@ -1,4 +1,4 @@
-//! Processes as containers run them: with process number 1, a read-only root, an unknown user and no privileges.
+//! Runs processes as containers do: with process id 1, a read-only root, an unknown user and no privileges.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -30,7 +30,7 @@ fn contained(command: &Command, places: &Places) -> Command {
     inside
 }
 
-/// Returns the outer process number of the process that was started inside.
+/// Returns the process id, seen from outside the container, of the process that was started inside.
 fn inside(running: &Running) -> Option<Pid> {
     let path = format!("/proc/{0}/task/{0}/children", running.id());
     let children = std::fs::read_to_string(path).ok()?;
@@ -75,7 +75,7 @@ fn every_role_runs_as_process_1_of_a_container_and_ends_when_it_is_asked_to() {
             let ended = one.wait();
             assert!(ended.success(), "{ended}: {}", one.log());
         }
-        // This also holds for a process that waits for another one.
+        // The device still waits for its server. Nevertheless it must be possible to end the device.
         let device = contained(&places.device(&places.server_at()), &places);
         let mut device = Running::logged(device, &places.path("waits.err"));
         device.says("read the log");

@@ -1,11 +1,11 @@
-//! The limit of open files.
+//! Tests of the limit of open files.
 
 use std::process::Command;
 
 use crate::chain::{Client, Places, Running, eventually, product, serves};
 use crate::redis::RedisServer;
 
-/// Returns the command with these limits of open files, soft and hard.
+/// Returns the command with these limits of open files, the soft and the hard limit.
 fn limited(command: &Command, soft: u32, hard: u32) -> Command {
     let mut shell = Command::new("sh");
     shell
@@ -56,7 +56,7 @@ fn a_client_too_many_is_refused_and_those_that_are_served_can_do_everything() {
     serves(places.front_at());
     front.says("so at most 55 clients may connect");
     let mut clients: Vec<Client> = Vec::new();
-    // The files of earlier connections may still be counted for a moment.
+    // For a moment, the files of earlier connections may still be counted.
     eventually("so many are served", || {
         let mut client = Client::connect(places.front_at()).unwrap();
         if client.call("SET k v").unwrap() == "+OK" {
@@ -69,7 +69,7 @@ fn a_client_too_many_is_refused_and_those_that_are_served_can_do_everything() {
         assert_eq!(late.line().unwrap(), "-ERR max number of clients reached");
         assert_eq!(late.line().unwrap(), "", "it is closed");
     }
-    // Each client needs a connection to Redis.
+    // Each client also needs a connection to Redis.
     for client in &mut clients {
         assert_eq!(client.call("WATCH k").unwrap(), "+OK");
     }
@@ -83,7 +83,7 @@ fn a_client_too_many_is_refused_and_those_that_are_served_can_do_everything() {
     serves(places.front_at());
 }
 
-/// Unexpected open files use up the rest of the front's limit. A client still gets an answer.
+/// Other open files use up what is left of the front's limit. Even then a client must get an answer.
 #[test]
 fn out_of_files_a_client_is_told_so() {
     let places = Places::new();
@@ -124,8 +124,8 @@ fn out_of_files_a_client_is_told_so() {
     serves(places.front_at());
 }
 
-/// Regression test: with few open files, silent connections kept `pmnet ctl` waiting for seconds, because none of them
-/// was closed before its deadline.
+/// Regression test: silent connections used up a small limit of open files. No silent connection was closed before its
+/// deadline, so `pmnet ctl` waited for seconds.
 #[test]
 fn silent_connections_keep_ctl_from_no_device_that_has_few_open_files() {
     let places = Places::new();

@@ -1,11 +1,11 @@
-//! The effects of a host on processes: logs that cannot be written, signals, limits, addresses that change, files that
-//! shrink. The tests start the product's own processes.
+//! Tests of effects that a host has on processes: logs that cannot be written, signals, limits, addresses that change,
+//! files that shrink. The tests start processes of the product.
 
 mod chain;
-#[allow(dead_code)] // Other tests use the rest of it.
+#[allow(dead_code)] // Other tests use the rest of this file.
 #[path = "../../../lab/src/harness/claims.rs"]
 mod claims;
-#[allow(dead_code)] // As above.
+#[allow(dead_code)] // Other tests use the rest of this file.
 #[path = "../../../../tests/shared/redis.rs"]
 mod redis;
 #[path = "../../../../tests/shared/skip.rs"]

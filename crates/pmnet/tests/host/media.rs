@@ -1,4 +1,5 @@
-//! Logs that other programs truncate, places without enough space, and forbidden io_uring.
+//! Tests of logs that other programs truncate, of file systems without enough space, and of a
+//! kernel that forbids io_uring.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
@@ -8,7 +9,7 @@ use rustix::process::{Signal, geteuid};
 use crate::chain::{Client, Places, Running, product, serves};
 use crate::skip::skip;
 
-/// The log is truncated while it is in use, as `copytruncate` of logrotate does.
+/// The log is truncated while a device uses it, as `copytruncate` of logrotate does.
 #[test]
 fn a_log_that_is_truncated_ends_its_device_with_a_sentence_and_nothing_is_acknowledged() {
     for media in ["file", "dram"] {
@@ -46,7 +47,7 @@ fn in_small_tmpfs(command: &Command, places: &Places, size: &str) -> Command {
     let mut inside = Command::new("unshare");
     inside
         .args(["--mount", "sh", "-c"])
-        // The device starts twice. The second time the log exists.
+        // The device starts twice. At the second start the log exists already.
         .arg(
             "mount -t tmpfs -o size=$1 none \"$0\" && shift && \
              { \"$@\" & } && pid=$! && sleep 2 && kill -TERM $pid; wait $pid && exec \"$@\"",
@@ -58,7 +59,7 @@ fn in_small_tmpfs(command: &Command, places: &Places, size: &str) -> Command {
     inside
 }
 
-/// Docker gives a container a /dev/shm of 64 MiB.
+/// In a container of Docker, /dev/shm has 64 MiB.
 #[test]
 fn a_log_of_no_particular_size_is_made_smaller_where_there_is_little_room() {
     if !geteuid().is_root() {
@@ -89,7 +90,7 @@ fn a_log_of_no_particular_size_is_made_smaller_where_there_is_little_room() {
     serves(places.front_at());
 }
 
-/// Above the limit of a container, the kernel kills a process without a message.
+/// If a process exceeds the memory limit of its container, the kernel kills it without a message.
 #[test]
 fn a_log_fits_the_memory_limit_or_is_refused() {
     let Some(group) = Group::with_limit(64 << 20) else {
@@ -127,7 +128,7 @@ fn a_log_fits_the_memory_limit_or_is_refused() {
     assert!(text.contains("64 MiB (control group)"), "{text}");
 }
 
-/// A control group; removed when dropped.
+/// A control group. The group is removed when this value is dropped.
 struct Group(std::path::PathBuf);
 
 impl Group {
@@ -171,7 +172,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // The processes of the group have ended, but the kernel may still count them for a moment.
+        // The processes of the group have ended, but for a moment the kernel may still count them.
         for _ in 0..50 {
             if std::fs::remove_dir(&self.0).is_ok() {
                 return;
@@ -181,7 +182,7 @@ impl Drop for Group {
     }
 }
 
-/// Docker's profile of seccomp forbids io_uring. No file of the system shows that.
+/// The default seccomp profile of Docker forbids io_uring. No file of the system shows this.
 const WITHOUT_IO_URING: &str = r"
 import ctypes, os, struct, sys
 def line(code, jt, jf, k): return struct.pack('HBBI', code, jt, jf, k)

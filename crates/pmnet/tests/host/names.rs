@@ -1,4 +1,4 @@
-//! Names that are not known yet, and names whose address changes: containers that start again with another address.
+//! Tests of names that are not known yet, and of names whose address changes, as after a restart of a container.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,13 +8,13 @@ use rustix::process::Signal;
 use crate::chain::{Client, Places, Running, eventually, serves};
 use crate::skip::skip;
 
-/// Returns the command with names that are looked up in this file alone.
+/// Returns the command with a host file. Only this file is used to look up names.
 fn with_hosts(command: &Command, places: &Places) -> Command {
     with_resolver(command, places, "127.0.0.9", 1)
 }
 
-/// Returns the command with names from this file. For names that are not in the file, the resolver asks the address
-/// `at`, for `seconds`.
+/// Returns the command with a host file. If a name is not in the file, the resolver asks the DNS server `at`, and waits
+/// `seconds` for its answer.
 fn with_resolver(command: &Command, places: &Places, at: &str, seconds: u32) -> Command {
     let resolver = places.path("resolv.conf");
     let text = format!("nameserver {at}\noptions timeout:{seconds} attempts:1\n");
@@ -34,7 +34,7 @@ fn port(at: &str) -> String {
     at.rsplit_once(':').unwrap().1.to_owned()
 }
 
-/// Writes the addresses of the names. The file itself is not replaced, because it is mounted.
+/// Writes the addresses of the names into the file. The file is not replaced, because it is mounted.
 fn name(hosts: &Path, server: &str, device: &str) {
     let text = format!("{server} server.pmnet.test\n{device} device.pmnet.test\n");
     std::fs::write(hosts, text).unwrap();
@@ -70,7 +70,7 @@ fn a_name_is_waited_for_and_found_again_elsewhere() {
     name(&hosts, "127.0.0.1", "127.0.0.1");
     serves(places.front_at());
 
-    // The server starts again with another address.
+    // The server is restarted with another address.
     server.stop();
     name(&hosts, "127.0.0.7", "127.0.0.1");
     let _server = server_on("127.0.0.7");
@@ -85,14 +85,14 @@ fn a_name_is_waited_for_and_found_again_elsewhere() {
     counts(&mut client);
     device.says("has the address 127.0.0.7");
 
-    // The device starts again with another address, too.
+    // The device is also restarted with another address.
     device.stop();
     name(&hosts, "127.0.0.7", "127.0.0.8");
     let mut device = device_on("127.0.0.8");
     counts(&mut client);
     front.says("have these addresses now");
-    // A name gets several other addresses in turn, while its device stays. Regression test: after the second change the
-    // front no longer asked the device.
+    // The address of the name changes several times, but the device stays at its address. Regression test: after the
+    // second change, the front no longer asked the device.
     for elsewhere in ["127.0.0.9", "127.0.0.10", "127.0.0.11"] {
         name(&hosts, "127.0.0.7", elsewhere);
         front.says(&format!("now devices=[{elsewhere}:"));
@@ -104,8 +104,8 @@ fn a_name_is_waited_for_and_found_again_elsewhere() {
     counts(&mut client);
 }
 
-/// A process that is asked to end while a resolver takes its time. Regression test: if the name was resolved in the
-/// end, the process continued to serve.
+/// The process is asked to end while the resolver still waits for an answer. Regression test: when the name was
+/// resolved after that, the process continued to serve.
 #[test]
 fn who_is_asked_to_end_while_a_name_is_looked_up_does_not_begin() {
     if !rustix::process::geteuid().is_root() {
@@ -122,7 +122,8 @@ fn who_is_asked_to_end_while_a_name_is_looked_up_does_not_begin() {
     for (role, command) in [("device", device), ("front", front)] {
         let mut running = Running::logged(with_hosts(&command, &places), &places.path("asked.err"));
         running.says("the name is not known");
-        // The process asks again within this time, and then knows the name.
+        // The process is suspended while the name becomes known and while it is asked to end. So the process sees both
+        // events at the same time.
         running.signal(Signal::STOP);
         name(&hosts, "127.0.0.1", "127.0.0.1");
         running.signal(Signal::TERM);
@@ -133,7 +134,8 @@ fn who_is_asked_to_end_while_a_name_is_looked_up_does_not_begin() {
     }
 }
 
-/// Regression test: an idle device took its server for silent, and began anew with an address without a server.
+/// Regression test: an idle device took its server for silent. The device started again with the new address of the
+/// name, where no server was.
 #[test]
 fn an_idle_device_stays_with_a_server_that_answers_when_its_name_leads_elsewhere() {
     if !rustix::process::geteuid().is_root() {
@@ -150,12 +152,12 @@ fn an_idle_device_stays_with_a_server_that_answers_when_its_name_leads_elsewhere
     let _front = Running::start(places.front(&places.device_at()));
     serves(places.front_at());
     name(&hosts, "127.0.0.9", "127.0.0.1");
-    // This is the time of four look-ups, with the questions of each.
+    // Four look-ups take place in this time, each with a check whether the server answers.
     std::thread::sleep(std::time::Duration::from_secs(9));
     let log = device.log();
     assert!(!log.contains("is silent at"), "{log}");
     serves(places.front_at());
-    // A server that does not answer is given up.
+    // If the server no longer answers, the device uses the new address.
     server.stop();
     device.says("is silent at 127.0.0.1");
     let server = places.server_on(&format!("127.0.0.9:{port}"), &store);
@@ -163,7 +165,7 @@ fn an_idle_device_stays_with_a_server_that_answers_when_its_name_leads_elsewhere
     serves(places.front_at());
 }
 
-/// Regression test: the name was looked up only once, so no command passed any more when Redis had another address.
+/// Regression test: the name was looked up only once. After Redis had moved to another address, all commands failed.
 #[test]
 fn a_redis_of_direct_is_found_again_elsewhere() {
     if !rustix::process::geteuid().is_root() {
@@ -221,8 +223,8 @@ fn a_redis_of_direct_is_found_again_elsewhere() {
     front.says("the Redis of --direct has another address now");
 }
 
-/// Regression test: the process ended when the resolver gave up, after more than nine seconds, and logged that its disk
-/// was slow.
+/// Regression test: the process ended only when the resolver gave up, after more than nine seconds. Then the process
+/// logged that its disk was slow.
 #[test]
 fn a_server_whose_resolver_is_silent_ends_when_it_is_asked_to() {
     if !rustix::process::geteuid().is_root() {

@@ -1,4 +1,4 @@
-//! Network namespaces that belong to one test.
+//! Network namespaces that belong to a single test.
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
@@ -11,7 +11,7 @@ use crate::chain::{Client, eventually};
 
 static MADE: AtomicU32 = AtomicU32::new(0);
 
-/// Returns the reason why a test cannot have namespaces, if there is one.
+/// Returns the reason why this machine cannot make namespaces for a test; `None` if it can.
 pub fn missing(tools: &[&str]) -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("network namespaces need root".into());
@@ -21,10 +21,10 @@ pub fn missing(tools: &[&str]) -> Option<String> {
     Some(format!("{tool} is not installed"))
 }
 
-/// Two network namespaces with a veth between them; removed when dropped.
+/// Two network namespaces, joined by a veth. The namespaces are removed when this value is dropped.
 pub struct Two(pub [String; 2]);
 
-/// Runs a command line without quotes.
+/// Runs a command line that has no quotes.
 pub fn run(line: &str) {
     let mut words = line.split_whitespace();
     let output = Command::new(words.next().unwrap())
@@ -64,9 +64,9 @@ impl Two {
         two
     }
 
-    /// Returns the command for one of the namespaces.
+    /// Returns a command that runs inside one of the namespaces.
     pub fn inside(&self, place: usize, command: &Command) -> Command {
-        // Unlike nsenter, `ip netns exec` shows the namespace's own /sys.
+        // `ip netns exec` mounts the namespace's own /sys; nsenter does not.
         let mut inside = Command::new("ip");
         inside
             .args(["netns", "exec", &self.0[place]])
@@ -76,7 +76,8 @@ impl Two {
         inside
     }
 
-    /// Returns the command for one of the namespaces, with the machine's own mounts.
+    /// Returns a command that runs in the network of one of the namespaces, with the machine's
+    /// mounts.
     pub fn in_network(&self, place: usize, command: &Command) -> Command {
         let mut inside = Command::new("nsenter");
         inside
@@ -87,7 +88,7 @@ impl Two {
         inside
     }
 
-    /// Returns a client of a front in the second namespace.
+    /// Returns a client in the second namespace for the front at this address.
     pub fn client(&self, at: &str) -> Client {
         let namespace = std::fs::File::open(format!("/run/netns/{}", self.0[1])).unwrap();
         let at = at.parse().unwrap();
@@ -105,7 +106,7 @@ impl Two {
     }
 }
 
-/// Returns the variables that are set for a command.
+/// Returns the environment variables that a command sets.
 pub fn settings(command: &Command) -> impl Iterator<Item = (&OsStr, &OsStr)> {
     let set = command.get_envs();
     set.filter_map(|(name, value)| Some((name, value?)))

@@ -1,4 +1,4 @@
-//! Logs and ready lines without a reader.
+//! Tests of log output and ready lines that no process reads.
 
 use std::fs::OpenOptions;
 use std::io::{PipeReader, Read, Write, pipe};
@@ -8,19 +8,19 @@ use rustix::process::Signal;
 
 use crate::chain::{Places, Running, product, serves};
 
-/// An output to which nothing can be written.
+/// An output to which a process cannot write.
 #[derive(Clone, Copy, Debug)]
 enum Hole {
     /// A full disk.
     Full,
-    /// A log reader that died.
+    /// A pipe whose reader has ended.
     Closed,
-    /// A log reader that has stopped reading, with a full pipe.
+    /// A full pipe whose reader no longer reads.
     Stuck,
 }
 
 impl Hole {
-    /// Opens the output as stdout or stderr. The caller must keep the pipe's other end.
+    /// Opens the output for stdout or stderr. The caller must keep the other end of the pipe.
     fn open(self) -> (Stdio, Option<PipeReader>) {
         if let Hole::Full = self {
             let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
@@ -72,7 +72,7 @@ fn lines_that_were_lost_are_counted_once_there_is_room() {
     let mut command = places.device(&places.server_at());
     command.stdout(Stdio::null()).stderr(err);
     let device = Running::start(command);
-    // The device warns every 5 seconds that no server answers.
+    // Every 5 seconds the device logs a warning that no server answers.
     std::thread::sleep(std::time::Duration::from_secs(6));
     let mut reader = reader.unwrap();
     let mut text = vec![0; 1 << 20];
@@ -87,7 +87,7 @@ fn lines_that_were_lost_are_counted_once_there_is_room() {
     device.stop();
 }
 
-/// This is the case of `pmnet … | head -1`, and of a full disk.
+/// The reader has ended, as with `pmnet … | head -1`, or the disk is full.
 #[test]
 fn a_result_that_cannot_be_written_is_said_and_one_that_nobody_wants_is_not() {
     let run = |hole: Hole, args: &[&str]| {

@@ -1,4 +1,5 @@
-//! A packet store is copied while it works, and the copy is restored: what the copy contains, and what is refused.
+//! A packet store is copied while it is in use, and the copy is restored. The tests check the contents of the copy, and
+//! which copies are refused.
 
 use std::path::Path;
 use std::process::Output;
@@ -11,15 +12,15 @@ use crate::chain::{Client, Places, Running, eventually, product, serves};
 /// Number of clients that write.
 const WRITERS: usize = 4;
 
-/// The number of the last write that a client sent, and of the last write that was answered.
+/// The number of the last write that a client sent, and the number of its last write that was answered.
 #[derive(Default)]
 struct Progress {
     sent: AtomicU64,
     answered: AtomicU64,
 }
 
-/// Clients that write until they are stopped. Each SETs a key and then INCRs another key. When the INCR is answered,
-/// the SET has been applied.
+/// Clients that write until they are stopped. Each sends a SET of one key, and then an INCR of another key. The answer
+/// to the INCR proves that the SET was applied.
 struct Load {
     over: Arc<AtomicBool>,
     progress: Vec<Arc<Progress>>,
@@ -73,7 +74,7 @@ impl Load {
             .collect()
     }
 
-    /// Waits until each client has been answered `more` times again.
+    /// Waits until each client has got `more` further answers.
     fn goes_on(&self, more: u64) {
         let from = self.answered();
         eventually("clients are answered", || {
@@ -92,7 +93,7 @@ impl Load {
     }
 }
 
-/// Returns the store's content for each client: the number that it SET last, and its count.
+/// Returns the two values in the store for each client: the number that it SET last, and the number of its INCRs.
 fn content(places: &Places) -> Vec<(u64, u64)> {
     let mut client = Client::connect(places.front_at()).unwrap();
     let mut read = |key: String| {
@@ -118,8 +119,8 @@ fn backup(from: &Path, to: &Path) -> Output {
     store(&["backup", from.to_str().unwrap(), to.to_str().unwrap()])
 }
 
-/// The copy has every write that was acknowledged before it was begun, and none twice; later writes are executed once. A wrong copy is
-/// refused, and harms nothing.
+/// The copy has every write that was acknowledged before the copy began, and has it once. Writes that came later are
+/// executed once after the restore. A wrong copy is refused, and changes nothing.
 #[test]
 fn a_copy_made_under_load_has_all_that_was_acknowledged_before() {
     let places = Places::new();
@@ -144,7 +145,7 @@ fn a_copy_made_under_load_has_all_that_was_acknowledged_before() {
     let kept = places.path("kept");
     std::fs::rename(&file, &kept).unwrap();
 
-    // Half a copy is refused.
+    // An incomplete copy is refused.
     let whole = std::fs::read(&copy).unwrap();
     std::fs::write(&file, &whole[..whole.len() / 2]).unwrap();
     let mut server = Running::logged(places.server(&url), &places.path("server.err"));
@@ -154,7 +155,7 @@ fn a_copy_made_under_load_has_all_that_was_acknowledged_before() {
         "{}",
         server.log()
     );
-    // The store of another shard is refused.
+    // A copy of another shard's store is refused.
     std::fs::copy(&copy, &file).unwrap();
     let mut other = places.server(&url);
     other.args(["--shard", "1"]);
@@ -165,8 +166,8 @@ fn a_copy_made_under_load_has_all_that_was_acknowledged_before() {
         "{}",
         server.log()
     );
-    // If the copy is older than the device's knowledge, the device does not begin. With the newest store it begins
-    // again.
+    // If the copy is older than what the device knows, the device does not serve. With the newest store the device
+    // serves again.
     let server = Running::logged(places.server(&url), &places.path("server.err"));
     let mut device = Running::logged(
         places.device(&places.server_at()),
@@ -189,7 +190,7 @@ fn a_copy_made_under_load_has_all_that_was_acknowledged_before() {
         process.stop();
     }
 
-    // These are the steps of the guide.
+    // The following steps are those of the guide.
     std::fs::copy(&copy, &file).unwrap();
     std::fs::rename(places.path("device.pmlog"), places.path("device.old")).unwrap();
     let _server = Running::logged(places.server(&url), &places.path("server.err"));
@@ -208,7 +209,7 @@ fn a_copy_made_under_load_has_all_that_was_acknowledged_before() {
             range.contains(set) && range.contains(count),
             "{range:?}: {set} {count}"
         );
-        // Each INCR follows its SET.
+        // A client sends each INCR after its SET.
         assert!(set == count || *set == count + 1, "{set} {count}");
     }
     let mut client = Client::connect(places.front_at()).unwrap();
@@ -220,8 +221,8 @@ fn a_copy_made_under_load_has_all_that_was_acknowledged_before() {
     }
 }
 
-/// A device's region contains its log, which changes all the time. So the region is copied while no process uses it. A
-/// device continues from the copy.
+/// A device's region contains the device's log, which changes all the time. So the region can be copied only while no
+/// process uses it. The device then continues with the copy.
 #[test]
 fn a_region_is_copied_when_its_device_is_stopped_and_refused_before() {
     let places = Places::new();
@@ -254,7 +255,7 @@ fn a_region_is_copied_when_its_device_is_stopped_and_refused_before() {
     first.stop();
     let made = backup(&file, &copy);
     assert!(made.status.success(), "{}", text(&made));
-    // A server refuses the region as its store.
+    // A server refuses the region as a store of its own.
     let alone = format!("packet:{}", copy.display());
     let mut server = Running::logged(places.server(&alone), &places.path("server.err"));
     assert!(!server.wait().success(), "{}", server.log());

@@ -1,4 +1,4 @@
-//! The messages to a service manager, whose socket the test opens, and flags from the environment.
+//! Tests of the messages to a service manager, whose socket the test opens, and of flags from the environment.
 
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
@@ -28,7 +28,7 @@ fn hears(socket: &UnixDatagram, what: &str) -> String {
 fn server(places: &Places, socket: &str) -> Command {
     let mut server = Command::new("sh");
     server
-        // The manager names the process that its watchdog is for.
+        // The variable that the manager sets contains the id of the process to which the watchdog belongs.
         .args(["-c", "WATCHDOG_PID=$$ exec \"$@\"", "sh"])
         .arg(pmnet())
         .arg("server")
@@ -38,7 +38,7 @@ fn server(places: &Places, socket: &str) -> Command {
     server
 }
 
-/// The flags come from the environment; a flag wins over its variable.
+/// The flags come from the environment. A flag on the command line takes precedence over its variable.
 #[test]
 fn a_manager_hears_that_a_role_serves_and_lives() {
     let places = Places::new();
@@ -58,8 +58,8 @@ fn a_manager_hears_that_a_role_serves_and_lives() {
     running.stop();
 }
 
-/// A role that serves tells of a reload, and its state is the ready line again. A device that waits for its server must not
-/// send READY, because the manager would take this for the end of the start.
+/// A role that serves reports a reload. Afterwards its status is the ready line again. A device that still waits for
+/// its server must not send READY, because the manager would take it for the end of the start.
 #[test]
 fn a_reload_makes_no_role_ready() {
     let places = Places::new();
@@ -87,7 +87,7 @@ fn a_reload_makes_no_role_ready() {
     let running = Running::logged(server, &places.path("server.err"));
     let said = hears(&socket, "READY=1");
     running.signal(Signal::HUP);
-    // A unit with Type=notify-reload needs both in one message.
+    // A unit with Type=notify-reload needs both fields in one message.
     let begun = hears(&socket, "RELOADING=1");
     assert!(begun.contains("MONOTONIC_USEC="), "{begun}");
     assert_eq!(hears(&socket, "READY=1"), said);

@@ -1,5 +1,5 @@
-//! SIGHUP, which terminals, scripts and service managers send to daemons, and the end of processes that are still
-//! waiting at their start.
+//! Tests of SIGHUP, which terminals, scripts and service managers send to daemons, and of the end of processes that are
+//! still waiting at their start.
 
 use rustix::process::Signal;
 
@@ -19,7 +19,7 @@ fn a_hangup_ends_nobody() {
     for running in all {
         running.stop();
     }
-    // This also holds for a process that waits for etcd.
+    // The controller still waits for etcd. SIGHUP must not end this controller either.
     let mut controller = product();
     controller.args(["controller", "--fleet", "f", "--etcd", "http://127.0.0.1:9"]);
     let mut controller = Running::logged(controller, &places.path("controller.err"));
@@ -49,7 +49,8 @@ fn a_hangup_ends_nobody() {
     assert!(front.exited().is_none(), "{}", front.log());
 }
 
-/// Regression test: a front that waited for the first device of its fleet continued to wait for 30 s, and then served.
+/// Regression test: a front waited for the first device of its fleet and was asked to end. The front continued to wait
+/// for 30 s, and then served.
 #[test]
 fn a_front_that_waits_for_etcd_ends_when_it_is_asked_to() {
     let places = Places::new();

@@ -1,4 +1,4 @@
-//! A spare that waits for its turn.
+//! A spare that waits for a place in a chain.
 
 use crate::chain::{Places, Running};
 

@@ -1,5 +1,5 @@
-//! A device in the kernel at a veth: the other end receives nothing from programs, the interface is removed and made
-//! again, the kernel refuses something.
+//! Tests of a device in the kernel at a veth: the other end has no program, so it receives nothing; the interface is
+//! removed and made again; the kernel refuses a request.
 
 use std::fs::File;
 use std::process::Command;
@@ -65,7 +65,7 @@ fn answers_that_vanish_at_a_veth_are_noticed() {
         set();
     }
     running.says("va: its driver did not take");
-    // These are the steps of the guide.
+    // The following steps are those of the guide.
     let made = Command::new("sh")
         .args(["-c", COMPILE])
         .current_dir(places.folder.path())
@@ -95,7 +95,7 @@ fn device(name: &str) -> Command {
     device
 }
 
-/// Takes the device out of the kernel, if its BPF file system is mounted for the whole machine.
+/// Removes the device from the kernel, if its BPF file system is mounted for the whole machine.
 fn take_out(two: &Two, mut device: Command) {
     device.args(["--detach", "--discard"]);
     let _ = two.in_network(0, &device).output();
@@ -118,7 +118,7 @@ fn a_log_in_the_kernel_that_ends_with_its_process_is_said_to() {
         Running::start(command)
     };
     let says = |file: &std::path::Path| std::fs::read_to_string(file).unwrap();
-    // The mounts of `ip netns exec` are visible to its process alone.
+    // Mounts that are made under `ip netns exec` are visible only to that process.
     let running = start(two.inside(0, &device("mounts")), "private.err");
     eventually("it is ready", || says(&ready).contains("survives="));
     assert!(
@@ -229,7 +229,7 @@ fn what_the_kernel_refuses_a_device_says_what_to_do() {
         ),
         (
             &["setpriv", "--reuid=65534", "--clear-groups"],
-            // Another device of root may have made the folder, even during this test.
+            // Another device that runs as root may have made the folder, even during this test.
             &[
                 "is of root",
                 "this user may not write to the BPF file system",

@@ -1,10 +1,11 @@
-"""Clients and servers of pmnet, which makes a write durable in the network, on its way to the server.
+"""Clients and servers of pmnet, which makes a write durable in the network before it reaches the server.
 
-Client sends updates, which the devices acknowledge, and requests, which the server answers. AsyncClient does so
-with asyncio. Server gives a program the updates and requests of all clients: in batches, in order, exactly once.
+Client sends updates, which the devices acknowledge, and requests, which the server answers. AsyncClient is the
+client for asyncio. Server gives a program the updates and requests of all clients: in batches, in order, exactly
+once.
 
-One thread at a time may use an object; a second thread gets ThreadError. An object that was opened before a fork
-belongs to the parent process; the child gets ForkError, and its close() has no effect.
+Only one thread at a time may use an object; a second thread gets ThreadError. An object that was opened before a
+fork belongs to the parent process: the child gets ForkError, and close() has no effect in the child.
 """
 
 from ._async import AsyncClient

@@ -20,9 +20,9 @@ from ._pmnet import Client, Reading
 
 
 class AsyncClient:
-    """A client: one session of a shard, for one event loop. Many calls may be under way at once.
+    """A client: one session of a shard, for one event loop. Many calls may be in flight at the same time.
 
-    If a task is cancelled, its call continues without it, and takes effect at most once.
+    If a task is cancelled, its call stays in flight without a caller. The call takes effect once or not at all.
     """
 
     def __init__(
@@ -55,9 +55,9 @@ class AsyncClient:
     async def update(
         self, payload: BytesLike, *, key: Optional[BytesLike] = None
     ) -> int:
-        """Sends an update. Once it is durable, returns how many devices hold it.
+        """Sends an update, and waits until it is durable. Returns the number of devices that hold the update.
 
-        0: the server has applied it, because the log was full.
+        If the result is 0, the log was full, and the server has applied the update.
         """
         copies = await self._call(lambda token: self._client.update_start(token, payload, key=key))
         assert isinstance(copies, int)
@@ -72,8 +72,8 @@ class AsyncClient:
     ) -> bytes:
         """Sends a request to the server, and returns its reply.
 
-        The server executes the request after every update that was acknowledged before. It executes the request once,
-        unless the request only reads.
+        The server first applies every update that was acknowledged before. The server executes the request once; if the
+        request only reads, the server may execute the request more than once.
         """
         reply = await self._call(
             lambda token: self._client.bypass_start(token, payload, key=key, read_only=read_only)
@@ -82,7 +82,8 @@ class AsyncClient:
         return reply
 
     async def read(self, key: Optional[BytesLike] = None) -> Reading:
-        """Asks the device (see Client.read). Allowed only while no call and no other read is under way."""
+        """Asks the head device, as Client.read does. Allowed only while no other call and no other read is in
+        flight."""
         loop = self._begin()
         self._client._read_start(key)
         self._reading = loop.create_future()
@@ -91,15 +92,15 @@ class AsyncClient:
     async def close(self) -> None:
         """Ends the session after all started calls, and closes the client. A second call has no effect.
 
-        Nor has a call in a child of the process that opened the client.
+        In a child of the process that opened the client, the call has no effect either.
 
         Raises DataLossError or CopiesError if the session has ended with such an error. The client is closed even then.
         """
         if self._closed:
             return
         if self._client._is_foreign():
-            # The parent process has the session. Its loop and that of the child may poll with one descriptor, so the
-            # child removes nothing there.
+            # The session belongs to the parent process. Both event loops may share one polling descriptor, so the child
+            # removes nothing from its loop.
             self._closed = True
             return
         loop = self._own_loop()
@@ -115,7 +116,7 @@ class AsyncClient:
             self._closed = True
             self._leave()
             self._client._forget()
-            # Calls are left only if closing was cancelled, or failed.
+            # Calls are left only if close() was cancelled or failed.
             text = "outcome unknown: the client was closed; it may or may not take effect, at most once"
             self._settle_left(UnknownError(text), None)
 
@@ -131,12 +132,12 @@ class AsyncClient:
         try:
             await self.close()
         except Error:
-            # The caller gets the error of the body, not this one.
+            # If the body failed, the caller gets the error of the body, and not this one.
             if kind is None:
                 raise
 
     def _own_loop(self) -> asyncio.AbstractEventLoop:
-        """Returns the running loop. With its first call, the client becomes bound to that loop."""
+        """Returns the running loop. The first call binds the client to this loop."""
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._fd = self._client.fileno()
@@ -170,7 +171,7 @@ class AsyncClient:
         return await future
 
     def _turn(self) -> None:
-        """Takes the calls that have ended. The loop calls this function while the descriptor is readable."""
+        """Takes the calls that have ended. The loop calls this function whenever the descriptor is readable."""
         try:
             while True:
                 events = self._client._drain()
@@ -194,13 +195,13 @@ class AsyncClient:
             _settle(future, result)
 
     def _end(self, error: Exception) -> None:
-        """Notes that the session is over: all calls under way fail, and no further call can begin."""
+        """Notes that the session is over: all calls in flight fail, and no further call is possible."""
         self._over = error
         self._leave()
         self._settle_left(error, error if _is_told(error) else None)
 
     def _settle_left(self, error: Exception, closed: Optional[Exception]) -> None:
-        """Ends all calls under way with `error`, and a waiting close() with `closed`."""
+        """Ends all calls in flight with the error `error`, and a waiting close() with `closed`."""
         left: "list[asyncio.Future[Any]]" = list(self._calls.values())
         self._calls.clear()
         if self._reading is not None:
@@ -213,18 +214,19 @@ class AsyncClient:
 
 
 def _is_told(error: Exception) -> bool:
-    """Whether close() raises this error: the session has ended with a loss, or has not ended."""
+    """Returns whether close() must raise this error: the session has ended with a loss, or has not ended."""
     return isinstance(error, (DataLossError, CopiesError)) or not isinstance(error, ClosedError)
 
 
 def _again(error: Exception) -> Exception:
-    """Returns a copy of the error. If one object were raised again, its traceback would grow each time."""
+    """Returns a copy of the error. If the same exception object were raised several times, its traceback would grow
+    each time."""
     return type(error)(*error.args)
 
 
 def _settle(future: "asyncio.Future[Any]", result: object) -> None:
     if future.done():
-        # The call's task was cancelled.
+        # The task of the call was cancelled.
         return
     if isinstance(result, Exception):
         future.set_exception(result)

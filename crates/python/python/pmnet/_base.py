@@ -1,4 +1,4 @@
-"""Errors by kind, and kinds of items."""
+"""The errors, by kind, and the kinds of items."""
 
 import enum
 from typing import ClassVar, Union
@@ -8,7 +8,8 @@ BytesLike = Union[bytes, bytearray, memoryview]
 
 
 class Error(Exception):
-    """An error of pmnet. Its class is its kind; its text says what happened, and what to do."""
+    """An error of pmnet. The class of an error is its kind. The text of an error says what
+    happened, and gives advice."""
 
     code: ClassVar[int] = 0
     """The number of the kind, which is that of libpmnet (PMNET_E_... of pmnet.h)."""
@@ -21,7 +22,7 @@ class ArgumentError(Error, ValueError):
 
 
 class HandleError(Error, ValueError):
-    """The object is closed."""
+    """The object was closed."""
 
     code = -2
 
@@ -33,7 +34,7 @@ class ThreadError(Error, RuntimeError):
 
 
 class ForkError(Error, RuntimeError):
-    """The object was opened before a fork, in another process."""
+    """The object was opened in another process, before a fork."""
 
     code = -4
 
@@ -45,19 +46,20 @@ class SystemCallError(Error, OSError):
 
 
 class FullError(Error):
-    """Too many calls are under way: first take the results of some."""
+    """Too many calls are in flight: take the results of some first."""
 
     code = -6
 
 
 class LengthError(Error, ValueError):
-    """A payload or a reply is longer than 16 MiB, or all rows together do not fit into one watermark."""
+    """A payload or a reply is longer than 16 MiB, or all rows together are too long for one
+    watermark."""
 
     code = -7
 
 
 class ClosedError(Error):
-    """The session is closed: the device no longer knows it. Open another client."""
+    """The session is closed, because the device no longer knows it. Open another client."""
 
     code = -8
 
@@ -69,19 +71,19 @@ class DataLossError(ClosedError):
 
 
 class CopiesError(ClosedError):
-    """Fewer devices hold the updates than required."""
+    """Fewer devices hold the updates than copies_min requires."""
 
     code = -10
 
 
 class FailedError(Error):
-    """The call has no effect, and never will."""
+    """The call has no effect, and will never have one."""
 
     code = -11
 
 
 class UnknownError(Error):
-    """The outcome is unknown: the call takes effect at most once, or not at all."""
+    """The outcome is unknown: the call takes effect once or not at all."""
 
     code = -12
 
@@ -93,49 +95,50 @@ class RefusedError(Error):
 
 
 class PendingError(Error):
-    """A read was requested while calls of the session were under way."""
+    """A read was requested while other calls of the session were in flight."""
 
     code = -14
 
 
 class NoAnswerError(Error):
-    """No device answered a read in time: ask the server by a bypass."""
+    """No device answered a read in time. Ask the server with a bypass."""
 
     code = -15
 
 
 class RowsError(Error):
-    """The stored rows are damaged, or do not belong together."""
+    """The stored rows are damaged, or come from different moments."""
 
     code = -16
 
 
 class ShardError(Error):
-    """The stored rows are those of another shard."""
+    """The stored rows belong to another shard."""
 
     code = -17
 
 
 class OrderError(Error):
-    """A batch was confirmed twice, is not the present one, or its rows were not requested."""
+    """The batch was confirmed before, is not the present batch, or its rows were not
+    requested."""
 
     code = -18
 
 
 class ReplyError(Error):
-    """A reply is missing, was given twice, or is for an update, which gets none."""
+    """A reply is missing, was given twice, or was given for an update."""
 
     code = -19
 
 
 class StoppedError(Error):
-    """The server has ended. The text says why, and what to do."""
+    """The server has ended. The text has the reason and advice."""
 
     code = -20
 
 
 class BugError(Error):
-    """A fault of the library. Please report it."""
+    """The library has a bug. Please report it."""
 
     code = -21
 

@@ -12,11 +12,11 @@ __all__ = ["__version__", "Client", "Event", "Reading", "Server", "Batch", "Item
 __version__: str
 
 def log_to(path: Optional[Union[str, os.PathLike[str]]], /) -> None:
-    """Sets where warnings are written: they are appended to this file; None: dropped. Without this call: to stderr."""
+    """Sets the file to which warnings are appended. None: warnings are dropped. By default they go to stderr."""
 
 @final
 class Client:
-    """A client: one session of a shard. One thread at a time may use it."""
+    """A client, which is one session of a shard. Only one thread at a time may use a client."""
 
     def __new__(
         cls,
@@ -55,11 +55,12 @@ class Event:
 
     @property
     def token(self) -> int:
-        """The caller's name for the call."""
+        """The token by which the caller knows the call."""
 
     @property
     def result(self) -> Union[int, bytes, Error]:
-        """For an update: how many devices hold it. For a bypass: the reply. On failure: the exception."""
+        """For an update: the number of devices that hold it. For a bypass: the reply. For a failed call: the
+        exception."""
 
 @final
 class Reading:
@@ -67,19 +68,20 @@ class Reading:
 
     @property
     def payload(self) -> Optional[bytes]:
-        """The newest update of the key; None: the device does not know it."""
+        """The newest update of the key; None: the device does not have it."""
 
     @property
     def epoch(self) -> int:
-        """The epoch of the chain."""
+        """The epoch of the device's chain."""
 
     @property
     def order(self) -> int:
-        """Order of the newest update; without an update, the order that a server must have applied to know the key."""
+        """Order of the newest update. If there is none: the order up to which a server must have applied the log to
+        know the key."""
 
 @final
 class Server:
-    """A server of one shard whose store is the calling program; iterating over it gives batches."""
+    """A server of one shard whose store is the calling program. Iterating over the server gives batches."""
 
     def __new__(
         cls,
@@ -94,7 +96,7 @@ class Server:
     ) -> Self: ...
     @property
     def port(self) -> int:
-        """The UDP port at which the server listens. Useful if it was opened with port 0."""
+        """The UDP port of the server. If the server was opened with port 0, the system has chosen the port."""
 
     def next(self, timeout: Optional[float] = None) -> Optional[Batch]: ...
     def __iter__(self) -> Self: ...
@@ -108,15 +110,16 @@ class Server:
 
 @final
 class Batch:
-    """The program's next work, in one transaction: either updates or bypasses, in the order in which they take effect."""
+    """The program's next work, which it must store in one transaction: updates or bypasses, in the order in which
+    they take effect."""
 
     @property
     def number(self) -> int:
-        """Number of the batch, from 1 for each server."""
+        """Number of the batch, counted from 1 for each server."""
 
     @property
     def items(self) -> tuple[Item, ...]:
-        """The items of the batch. If there are none, only rows must be stored."""
+        """The items of the batch. If there are none, the program must only store rows."""
 
     def reply(self, item: int, reply: BytesLike) -> None: ...
     def rows(self) -> list[tuple[bytes, Optional[bytes]]]: ...
@@ -138,12 +141,13 @@ class Item:
 
     @property
     def number(self) -> int:
-        """For an update: its number in the session. For a bypass: the request's id. Both rise within a session."""
+        """For an update: its number in the session. For a bypass: the request's id. Both numbers rise within a
+        session."""
 
     @property
     def order(self) -> int:
-        """For an update: its order in the log. For a bypass, and for an update that found the log full: the order up to
-        which the log was applied before."""
+        """For an update: its order in the log. For a bypass, and for an update for which the log was full: the order
+        up to which the log was applied before it."""
 
     @property
     def payload(self) -> bytes:

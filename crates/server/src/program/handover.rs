@@ -1,7 +1,8 @@
-//! The link between the server's loop and the calling program: a store whose steps the program carries out.
+//! Connects the server's loop with the calling program. For the loop this module is a store; the program carries out
+//! the store's steps.
 //!
-//! The loop offers one work, and waits. The program takes the work, carries it out, and answers. So there is
-//! one work at a time, and no queue.
+//! The loop offers one work, and waits. The program takes the work, carries it out, and answers. So there is never more
+//! than one work.
 
 use super::rows::Rows;
 use super::{Item, Kind};
@@ -15,42 +16,42 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Interval of the warnings about a program that has not confirmed its batch.
+/// Interval of the warnings that a program has not confirmed its batch.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// Answer to a payload that was not sent by a program's client. It also answers a barrier. A fence ignores
-/// its answer, and the front of a Redis must not take this answer for that of a store.
+/// Answer to a payload that does not come from a program's client. A barrier and a fence also get this answer; the
+/// sender of a fence ignores it. The front of a Redis must not take this answer for the answer of a store.
 const FOREIGN: &[u8] =
     b"-ERR pmnet: a program of its own serves here, and this request is not for one\r\n";
 
-/// A bypass of the work: where its reply is stored, and whether the program gives it.
+/// A bypass in the work: the record that gets its reply, and whether the program makes the reply.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) record: Option<(RecordKey, Bytes)>,
-    /// The answer, if the server gives it without asking the program.
+    /// The answer, if the server can give it without the program.
     pub(super) answer: Option<&'static [u8]>,
 }
 
-/// A work for the program.
+/// The next work of the program.
 #[derive(Debug, Default)]
 pub(super) struct Work {
     pub(super) items: Vec<Item>,
-    /// One slot for each bypass, in order. This includes bypasses that already have an answer; the program
-    /// gets only the others, as items.
+    /// One slot for each bypass, in order. A bypass that the server itself answers also has a slot, but is not in
+    /// `items`.
     pub(super) slots: Vec<Slot>,
-    /// Changes of records, besides the replies.
+    /// Changes of records, except those for replies.
     pub(super) records: Vec<RecordChange>,
 }
 
 /// The program's answer to a work.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// The work is durable, with these rows. There is one reply for each slot.
+    /// The work and these rows are durable. `replies` has one reply for each slot.
     Done {
         rows: Vec<RecordChange>,
         replies: Vec<Bytes>,
     },
-    /// No part of the work was done.
+    /// The program has done no part of the work.
     Undone,
 }
 
@@ -66,7 +67,7 @@ enum Turn {
 struct State {
     turn: Turn,
     rows: Rows,
-    /// Why the loop has ended.
+    /// The reason why the loop has ended.
     ended: Option<String>,
     /// The program has closed the server.
     leaves: bool,
@@ -76,9 +77,9 @@ struct State {
 #[derive(Debug)]
 pub(super) struct Handover {
     state: Mutex<State>,
-    /// Signals that the program has answered, or has closed the server.
+    /// Wakes the loop when the program has answered, or has closed the server.
     answered: Condvar,
-    /// Readable while the program has something to take.
+    /// A descriptor that is readable while a work waits for the program.
     ready: OwnedFd,
 }
 
@@ -98,21 +99,21 @@ impl Handover {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // No thread panics while it holds the lock, so the state is complete.
+        // No thread panics while it holds the lock, so the state is consistent even if the lock is poisoned.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wake_program(&self) {
-        // The write fails only if the counter is full, and then the descriptor is readable.
+        // The write fails only if the counter is at its maximum. With this value the descriptor is readable too.
         let _ = rustix::io::write(&self.ready, &1u64.to_ne_bytes());
     }
 
-    /// Returns the descriptor that is readable while the program has something to take.
+    /// Returns the descriptor that is readable while a work waits for the program.
     pub(super) fn ready(&self) -> BorrowedFd<'_> {
         self.ready.as_fd()
     }
 
-    /// Takes the offered work, if there is one.
+    /// Takes the offered work; `None` if there is none.
     pub(super) fn take(&self) -> Result<Option<Work>, String> {
         let mut state = self.lock();
         if let Some(why) = &state.ended {
@@ -120,7 +121,7 @@ impl Handover {
         }
         match std::mem::replace(&mut state.turn, Turn::Taken) {
             Turn::Offered(work) => {
-                // No other work can be offered before the answer.
+                // The descriptor is reset here, because no other work can be offered before the answer.
                 let _ = rustix::io::read(&self.ready, &mut [0u8; 8][..]);
                 Ok(Some(work))
             }
@@ -142,12 +143,12 @@ impl Handover {
         Ok(())
     }
 
-    /// Calls `look` with the stored rows.
+    /// Calls `look` with the rows that the program has stored.
     pub(super) fn with_rows<T>(&self, look: impl FnOnce(&Rows) -> T) -> T {
         look(&self.lock().rows)
     }
 
-    /// Notes that the program closes the server: the loop no longer waits for an answer.
+    /// Notes that the program closes the server. The loop then no longer waits for an answer.
     pub(super) fn leave(&self) {
         self.lock().leaves = true;
         self.answered.notify_one();
@@ -159,7 +160,7 @@ impl Handover {
         self.wake_program();
     }
 
-    /// Offers this work to the program, and waits for its answer. Returns the replies.
+    /// Offers this work to the program, and waits for the answer. Returns the replies.
     fn offer(&self, work: Work) -> Result<Vec<Bytes>, StoreError> {
         let since = Instant::now();
         let mut told = SILENCE;
@@ -194,10 +195,10 @@ impl Handover {
     }
 }
 
-/// The store as the loop sees it.
+/// The store that the loop uses.
 pub(super) struct Pulled {
     handover: Arc<Handover>,
-    /// Time of the last log message about updates that were not sent by a program's client.
+    /// Time of the last log message about updates that do not come from a program's client.
     told: Option<Instant>,
 }
 

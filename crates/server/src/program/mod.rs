@@ -1,10 +1,10 @@
-//! A server whose store is a program. The program takes batches, stores them with their rows, and confirms
-//! them (`docs/use/programs.md`).
+//! A server whose store is a program. The program takes batches, stores each batch with its rows, and confirms each
+//! batch (`docs/use/programs.md`).
 //!
-//! The loop, the machine and the rules are those of every server: [`serve`] runs on a thread of its own, with
-//! a store whose steps the program carries out. Invariants: one batch at a time. Nothing is confirmed to a
-//! device or a client before the program has confirmed it. The program stores its own data and the rows of
-//! the batch in one transaction; the next start needs exactly these rows.
+//! Loop, machine and rules are those of every server: [`serve`] runs on a thread of its own, with a store whose steps
+//! the program carries out. Invariants: there is one batch at a time. A device or a client gets a confirmation only
+//! after the program has confirmed the batch. The program stores its own data and the rows of the batch in one
+//! transaction. The next start needs exactly these rows.
 //!
 //! ```no_run
 //! # use pmnet_server::program::{Kind, Program};
@@ -54,17 +54,17 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Longest reply, in bytes.
+/// Maximum length of a reply, in bytes.
 pub const REPLY_BYTES_MAX: usize = MESSAGE_BYTES_MAX;
 
 /// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// An update. Its client has been told that it is durable, and gets no reply.
+    /// An update. The client that sent the update was already told that the update is durable, and gets no reply.
     Update,
-    /// A bypass that may change the program's state; it gets a reply.
+    /// A bypass that may change the program's state. The client that sent the bypass gets a reply.
     Bypass,
-    /// A bypass that only reads; it gets a reply.
+    /// A bypass that only reads. The client that sent the bypass gets a reply.
     Read,
 }
 
@@ -73,23 +73,23 @@ pub enum Kind {
 pub struct Item {
     /// The kind of the item.
     pub kind: Kind,
-    /// The client's session, and the place of the item in it.
+    /// The client's session, and the position of the item in the session.
     pub source: Source,
     /// The client's bytes.
     pub payload: Bytes,
 }
 
-/// The program's next work, in one transaction.
+/// The program's next work, which the program must store in one transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// Number of the batch, from 1 in each process; for [`Program::done`].
+    /// Number of the batch, counted from 1 in each process. [`Program::done`] needs it.
     pub number: u64,
-    /// Updates or bypasses, in the order in which they take effect. If there are none, only rows must be
-    /// stored.
+    /// Updates or bypasses, in the order in which they take effect. If the batch has no items, the program must only
+    /// store rows.
     pub items: Vec<Item>,
 }
 
-/// Why a call was refused.
+/// The reason why a call was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
     /// The rows that the program passed cannot be used.
@@ -98,19 +98,19 @@ pub enum ProgramError {
     /// The socket could not be opened.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The shard stopped, or the server was closed. Its text says what to do.
+    /// The shard has stopped, or the server was closed. The text has advice.
     #[error("the server has ended: {0}")]
     Stopped(String),
-    /// A batch must be confirmed first.
+    /// The batch with this number must be confirmed before the next batch can be taken.
     #[error("batch {0} is not confirmed yet: one batch at a time")]
     Unconfirmed(u64),
-    /// No batch was taken.
+    /// The program has not taken a batch.
     #[error("there is no batch: take one first")]
     NoBatch,
-    /// The batch was confirmed, or given back, before.
+    /// The batch was already confirmed or given back.
     #[error("batch {0} was confirmed or given back before")]
     Twice(u64),
-    /// The batch is not the present one.
+    /// The batch is not the present batch.
     #[error("batch {given} is not the present one, which is {present}")]
     Order {
         /// The number that the program passed.
@@ -118,13 +118,13 @@ pub enum ProgramError {
         /// The number of the present batch.
         present: u64,
     },
-    /// The batch has no item of this number.
+    /// The batch has no item with this index.
     #[error("the batch has no item {0}")]
     NoItem(usize),
     /// An update has no reply.
     #[error("item {0} is an update: it takes no reply")]
     NoReplyWanted(usize),
-    /// The item has a reply already.
+    /// The item already has a reply.
     #[error("item {0} has its reply already")]
     RepliedTwice(usize),
     /// A bypass has no reply.
@@ -133,35 +133,35 @@ pub enum ProgramError {
     /// The reply is too long.
     #[error("a reply of {0} bytes: the longest has {REPLY_BYTES_MAX}")]
     ReplyTooLong(usize),
-    /// The rows were requested already, so a reply would be missing in them.
+    /// The program has already requested the rows, so a later reply would not be in them.
     #[error("the rows of the batch were asked for already: give the replies before")]
     RowsTaken,
-    /// The batch cannot be confirmed, because its rows were not requested.
+    /// The program has not requested the rows of the batch, so the batch cannot be confirmed.
     #[error(
         "the rows of batch {0} were not asked for: without them in the program's transaction, its updates would be applied twice \
          after a restart"
     )]
     RowsNotTaken(u64),
-    /// All rows together do not fit into one blob.
+    /// All rows together are too long for one blob.
     #[error("all rows together are longer than {BLOB_BYTES_MAX} bytes: store them row by row")]
     BlobTooLong,
 }
 
-/// The program's side of the present batch.
+/// The program's part of the present batch.
 #[derive(Debug)]
 struct Present {
     number: u64,
     kinds: Vec<Kind>,
     slots: Vec<Slot>,
-    /// The reply to each item.
+    /// The reply to each item, if the program has given it.
     replies: Vec<Option<Vec<u8>>>,
     records: Vec<RecordChange>,
-    /// Rows and replies, once the rows were requested.
+    /// The rows and the replies, after the program has requested the rows.
     sealed: Option<(Vec<RecordChange>, Vec<Bytes>)>,
 }
 
-/// The loop's handle to the handover. However the loop ends, the handle is dropped, and so the program learns that the
-/// loop has ended.
+/// The loop's handle to the handover. The handle is dropped when the loop ends, in whatever way. By the drop the
+/// program learns that the loop has ended.
 struct Loop(Arc<Handover>);
 
 impl Drop for Loop {
@@ -182,7 +182,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Opens the server with the rows that the program has stored; with none if it has never stored any.
+    /// Opens the server with the rows that the program has stored. If the program has never stored rows, pass none.
     ///
     /// # Errors
     /// [`ProgramError::Rows`] or [`ProgramError::Io`].
@@ -194,8 +194,8 @@ impl Program {
         Program::start(config, rows)
     }
 
-    /// Opens the server with the blob that [`Program::blob`] returned for the last stored batch. `blob` may
-    /// be longer: the bytes after the blob are ignored. Zeros alone mean that there is no blob yet.
+    /// Opens the server with the blob that [`Program::blob`] returned for the last stored batch. Bytes after the blob
+    /// are ignored. If `blob` has only zeros, the program has not stored a blob yet.
     ///
     /// # Errors
     /// [`ProgramError::Rows`] or [`ProgramError::Io`].
@@ -218,7 +218,7 @@ impl Program {
                 &stop,
                 |_, _| (),
                 |address, _| {
-                    // The receiver may have given up.
+                    // The send fails if the receiver has given up.
                     let _ = bound.send(Ok(address));
                 },
             );
@@ -250,19 +250,19 @@ impl Program {
         })
     }
 
-    /// Returns the UDP address to which the last device of the chain sends.
+    /// Returns the server's UDP address. The last device of the chain sends to this address.
     #[must_use]
     pub const fn address(&self) -> Peer {
         self.address
     }
 
-    /// Returns a descriptor for polling. It is readable while [`Program::next`] has something to return.
+    /// Returns a descriptor that can be polled. The descriptor is readable while [`Program::next`] has a result.
     #[must_use]
     pub fn raw_fd(&self) -> RawFd {
         self.handover.ready().as_raw_fd()
     }
 
-    /// Takes the next batch, or waits for one. `None`: none came within `wait`, or a signal came.
+    /// Takes the next batch, or waits for it. `None`: no batch came within `wait`, or a signal arrived.
     ///
     /// # Errors
     /// [`ProgramError::Unconfirmed`] or [`ProgramError::Stopped`].
@@ -305,11 +305,11 @@ impl Program {
         }
     }
 
-    /// Gives the reply to a bypass of the present batch. `item` is the bypass's index, counted from 0.
+    /// Sets the reply to a bypass of the present batch. `item` is the index of the bypass, counted from 0.
     ///
     /// # Errors
-    /// [`ProgramError`]: there is no such bypass, it has its reply, the rows were requested already, or the
-    /// reply is too long.
+    /// [`ProgramError`]: there is no such bypass, it already has a reply, the rows were already requested, or the reply
+    /// is too long.
     pub fn reply(&mut self, item: usize, reply: &[u8]) -> Result<(), ProgramError> {
         let present = self.present.as_mut().ok_or(ProgramError::NoBatch)?;
         if reply.len() > REPLY_BYTES_MAX {
@@ -326,7 +326,7 @@ impl Program {
         if present.replies[item].is_some() {
             return Err(ProgramError::RepliedTwice(item));
         }
-        // A work with bypasses has no updates. Slots without an item have their answers.
+        // A work with bypasses has no updates. A slot without an item already has its answer.
         let mut asked = present.slots.iter().filter(|slot| slot.answer.is_none());
         let record = asked.nth(item).and_then(|slot| slot.record.as_ref());
         let prefix = record.map_or(&[][..], |(_, prefix)| prefix);
@@ -338,9 +338,8 @@ impl Program {
         Ok(())
     }
 
-    /// Returns the rows that the program must store in the same transaction as the present batch: `Some`
-    /// replaces the value of its key, `None` deletes the row. A key occurs at most once. If the batch only
-    /// reads there are no rows.
+    /// Returns the rows that the program must store in the same transaction as the present batch. `Some` sets the value
+    /// of a key, and `None` deletes the row. Each key occurs at most once. If the batch only reads, there are no rows.
     ///
     /// # Errors
     /// [`ProgramError::NoBatch`] or [`ProgramError::NoReply`].
@@ -356,9 +355,9 @@ impl Program {
         Ok(present.sealed.as_ref().map_or(&[], |(rows, _)| rows))
     }
 
-    /// Returns all rows in one piece, as they are after the present batch, for a program that stores a single
-    /// value. Each batch then takes time and space for all sessions: about 100 bytes for each session, and
-    /// its last reply.
+    /// Returns all rows, as they are after the present batch, in one blob. The blob is for a program that stores a
+    /// single value. The blob takes time and space for all sessions at each batch: about 100 bytes for each session,
+    /// and its last reply.
     ///
     /// # Errors
     /// [`ProgramError::NoBatch`], [`ProgramError::NoReply`] or [`ProgramError::BlobTooLong`].
@@ -370,12 +369,12 @@ impl Program {
             .ok_or(ProgramError::BlobTooLong)
     }
 
-    /// Confirms the present batch: the program has stored it durably, with its rows. Devices may forget it,
-    /// and clients get their replies.
+    /// Confirms the present batch: the program has stored it durably, with its rows. The devices may then drop its
+    /// entries, and clients get their replies.
     ///
     /// # Errors
-    /// [`ProgramError`]: the batch is not the present one, a reply is missing, the rows were not requested,
-    /// or the server has ended.
+    /// [`ProgramError`]: the batch is not the present batch, a reply is missing, the rows were not requested, or the
+    /// server has ended.
     pub fn done(&mut self, number: u64) -> Result<(), ProgramError> {
         let mut present = self.take_present(number)?;
         let without_rows = present.seal_of_reads();
@@ -391,12 +390,13 @@ impl Program {
         self.handover.answer(done).map_err(ProgramError::Stopped)
     }
 
-    /// Gives the present batch back: the program has executed no part of it, and will not. The batch comes
-    /// again, perhaps with more items. A program that does not know whether its transaction took place must
-    /// not call this. It must close the server, and open it with the rows that it finds.
+    /// Gives the present batch back. The program must have executed no part of the batch, and must not execute it
+    /// later. The batch is offered again, perhaps with more items. If a program does not know whether its transaction
+    /// took place, it must not call this function. Instead, the program must close the server, and open it with the
+    /// rows that it finds.
     ///
     /// # Errors
-    /// [`ProgramError`]: the batch is not the present one, or the server has ended.
+    /// [`ProgramError`]: the batch is not the present batch, or the server has ended.
     pub fn undone(&mut self, number: u64) -> Result<(), ProgramError> {
         self.take_present(number)?;
         self.handover
@@ -427,7 +427,7 @@ impl Present {
             .map(|(at, _)| at)
     }
 
-    /// Returns the rows, and a reply for each slot.
+    /// Returns the rows, and one reply for each slot.
     fn seal(&mut self, stored: &Rows) -> (Vec<RecordChange>, Vec<Bytes>) {
         let mut given = std::mem::take(&mut self.replies).into_iter().flatten();
         let records = std::mem::take(&mut self.records).into_iter();
@@ -435,7 +435,8 @@ impl Present {
             .map(|(key, value)| (key, value.map(Vec::from)))
             .collect();
         let mut replies = Vec::with_capacity(self.slots.len());
-        // For each recorded reply: its index, the index of its change, and the length of the prefix in it.
+        // For each reply that is recorded: its index, the index of its change, and the length of the prefix in that
+        // change.
         let mut recorded = Vec::new();
         for slot in &self.slots {
             let prefix = slot.record.as_ref().map_or(&[][..], |(_, prefix)| prefix);
@@ -454,7 +455,7 @@ impl Present {
         }
         let rows = stored.sealed(changes);
         for (reply, row, prefix) in recorded {
-            // The reply is a part of its row, and is not copied.
+            // The reply is a part of its row, so it need not be copied.
             if let Some(row) = &rows[row].1 {
                 replies[reply] = row.slice(prefix..row.len() - CRC_BYTES);
             }
@@ -462,7 +463,7 @@ impl Present {
         (rows, replies)
     }
 
-    /// Returns the replies of a batch that only reads, for which there are no rows to request.
+    /// Returns the replies of a batch that only reads. Such a batch has no rows to request.
     fn seal_of_reads(&mut self) -> Option<(Vec<RecordChange>, Vec<Bytes>)> {
         let reads = self.sealed.is_none()
             && self.records.is_empty()
@@ -477,7 +478,7 @@ impl Drop for Program {
         self.handover.leave();
         self.stop.stop();
         if let Some(thread) = self.thread.take() {
-            // The thread has printed its panic itself.
+            // The thread has already printed its panic message.
             let _ = thread.join();
         }
     }

@@ -1,33 +1,33 @@
-//! The rows of a program: the protocol's records, which the program stores with its own data.
+//! The rows of a program. The rows hold the protocol's records, and the program stores them with its own data.
 //!
-//! A row is a key and a value. The value is the record's, followed by a checksum over shard, key and value.
-//! One more row, [`ABOUT`], changes with every change: it has the layout, the shard, the number of rows, and
-//! the sum of their checksums. So when the rows are passed back, a damaged or missing row is noticed, and so
-//! is a row from another time or shard.
+//! A row has a key and a value. The value is that of a record, followed by a checksum over shard, key and value. One
+//! more row, [`ABOUT`], changes whenever another row changes. The row [`ABOUT`] has the layout, the shard, the number
+//! of rows, and the sum of their checksums. When the program passes the rows back, the server detects rows that are
+//! damaged, are missing, or come from another moment or another shard.
 
 use crate::store::{RecordChange, RecordKey};
 use bytes::Bytes;
 use pmnet_wire::crc;
 use std::collections::BTreeMap;
 
-/// Key of the row about all others.
+/// Key of the row that describes all other rows.
 const ABOUT: &[u8] = b"pmnet";
 /// Layout of the rows.
 const LAYOUT: u8 = 1;
-/// Length of [`ABOUT`]'s value without its checksum, in bytes: layout, shard, number of rows, sum.
+/// Length of the value of [`ABOUT`] without its checksum, in bytes: layout, shard, number of rows, sum.
 const ABOUT_BYTES: usize = 1 + 4 + 8 + 8;
 /// Length of a checksum, in bytes.
 pub(super) const CRC_BYTES: usize = 4;
-/// Longest key, in bytes.
+/// Maximum length of a key, in bytes.
 pub const KEY_BYTES_MAX: usize = 32;
-/// First bytes of a blob of all rows. Its length follows, in 4 bytes.
+/// First bytes of a blob with all rows. The length of the blob follows in 4 bytes.
 const BLOB_MAGIC: &[u8; 8] = b"pmnetrow";
-/// Length of a blob's head, in bytes. The rows follow it.
+/// Length of a blob's header in bytes. The rows follow the header.
 const BLOB_HEAD: usize = BLOB_MAGIC.len() + 4;
-/// Largest blob of all rows, in bytes. A session takes about 100 bytes, and its last reply.
+/// Maximum length of a blob with all rows, in bytes. A session needs about 100 bytes, and its last reply.
 pub const BLOB_BYTES_MAX: usize = 64 << 20;
 
-/// Why rows, or a blob of them, are not the last ones of a program of this shard.
+/// The reason why rows, or a blob of rows, cannot be the last ones of a program of this shard.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RowsError {
     /// The checksum of a row is wrong.
@@ -35,10 +35,10 @@ pub enum RowsError {
         "the stored row {0:?} is damaged: restore the program's data, with the rows that belong to it"
     )]
     Damaged(String),
-    /// A key occurs twice, or cannot be that of a row.
+    /// A key occurs twice, or is not a valid key of a row.
     #[error("the row {0:?} is none of these rows, or was given twice")]
     Unknown(String),
-    /// The rows are from different moments, or some are missing.
+    /// The rows come from different moments, or some are missing.
     #[error(
         "the stored rows do not belong together: some are missing, or older than the others. Each batch's rows must be stored in \
          one transaction, and all of them handed back"
@@ -57,7 +57,7 @@ pub enum RowsError {
         "the stored rows have layout {0}, which this version does not know: use the version that wrote them"
     )]
     Layout(u8),
-    /// The blob has a wrong beginning or end, or is cut off.
+    /// The blob has a wrong header or checksum, or is incomplete.
     #[error(
         "the stored watermark is damaged or cut off: restore the program's data, with the watermark that belongs to it"
     )]
@@ -70,13 +70,13 @@ fn checksum(shard: u32, key: &[u8], value: &[u8]) -> u32 {
     crc(&parts.concat())
 }
 
-/// Returns the contribution of a row to the sum of the checksums.
+/// Returns the amount that a row adds to the sum of the checksums.
 fn weight(checksum: [u8; CRC_BYTES]) -> u64 {
-    // The multiplication keeps similar checksums from cancelling each other out.
+    // Without the multiplication, similar checksums could cancel each other out.
     u64::from(u32::from_be_bytes(checksum) | 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Returns the value with its checksum, as it is stored.
+/// Returns the value with its checksum appended, as the program stores it.
 fn sealed(shard: u32, key: &[u8], mut value: Vec<u8>) -> Bytes {
     let checksum = checksum(shard, key, &value);
     value.extend_from_slice(&checksum.to_be_bytes());
@@ -87,7 +87,7 @@ fn shown(key: &[u8]) -> String {
     String::from_utf8_lossy(key).into_owned()
 }
 
-/// Returns the value and its checksum; `None` if the checksum is wrong.
+/// Returns the value and the checksum of a row; `None` if the checksum is wrong.
 fn checked<'a>(shard: u32, key: &[u8], row: &'a Bytes) -> Option<(&'a [u8], [u8; CRC_BYTES])> {
     let (value, found) = row.split_last_chunk::<CRC_BYTES>()?;
     (checksum(shard, key, value) == u32::from_be_bytes(*found)).then_some((value, *found))
@@ -102,7 +102,7 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// Takes the rows that the program passes; none for a program that has never stored any.
+    /// Checks the rows that the program passes. A program that has never stored rows passes none.
     pub(super) fn open(
         shard: u32,
         given: impl IntoIterator<Item = (RecordKey, Bytes)>,
@@ -120,7 +120,7 @@ impl Rows {
             }
         }
         let Some(about) = about else {
-            // A program that has never stored rows has none at all.
+            // The program has never stored rows.
             let none = Rows {
                 shard,
                 ..Rows::default()
@@ -140,8 +140,8 @@ impl Rows {
         Ok(Rows { shard, rows, sum })
     }
 
-    /// Takes the blob that [`Rows::blob`] made. `place` may be longer, and zeros alone mean that there is no
-    /// blob yet. So a program may keep the blob in a place of fixed size.
+    /// Checks the blob that [`Rows::blob`] made. `place` may be longer than the blob, so that a program can keep the
+    /// blob in a place of fixed size. If `place` has only zeros, there is no blob yet.
     pub(super) fn open_blob(shard: u32, place: &Bytes) -> Result<Rows, RowsError> {
         if place.iter().all(|byte| *byte == 0) {
             return Rows::open(shard, []);
@@ -159,15 +159,15 @@ impl Rows {
         Rows::open(shard, rows)
     }
 
-    /// Returns the records in the form of the protocol's machine.
+    /// Returns the records in the form that the protocol's machine uses.
     pub(super) fn records(&self) -> Vec<(RecordKey, Bytes)> {
         let rows = self.rows.iter();
         rows.map(|(key, row)| (key.clone(), row.slice(..row.len() - CRC_BYTES)))
             .collect()
     }
 
-    /// Returns the changes as the program must store them, with the row about all rows. Empty if nothing
-    /// changes.
+    /// Returns the changes in the form in which the program must store them, including the change of [`ABOUT`]. Empty
+    /// if nothing changes.
     pub(super) fn sealed(&self, changes: Vec<(RecordKey, Option<Vec<u8>>)>) -> Vec<RecordChange> {
         if changes.is_empty() {
             return Vec::new();
@@ -188,7 +188,7 @@ impl Rows {
         rows
     }
 
-    /// Returns the number of rows after these changes, and their sum.
+    /// Returns the number of rows after these changes, and the sum of their checksums.
     fn after(&self, changes: &[RecordChange]) -> (u64, u64) {
         let (mut count, mut sum) = (self.rows.len() as u64, self.sum);
         for (key, value) in changes.iter().filter(|(key, _)| key != ABOUT) {
@@ -204,7 +204,7 @@ impl Rows {
         (count, sum)
     }
 
-    /// Returns all rows after these changes in one piece; `None` if they are longer than [`BLOB_BYTES_MAX`].
+    /// Returns all rows, as they are after these changes, in one blob; `None` if it is longer than [`BLOB_BYTES_MAX`].
     pub(super) fn blob(&self, changes: &[RecordChange]) -> Option<Vec<u8>> {
         let changed: BTreeMap<&[u8], &Option<Bytes>> = changes
             .iter()
@@ -250,13 +250,12 @@ impl Rows {
     }
 }
 
-/// Returns the contribution of a stored row to the sum of the checksums. The last bytes of the row are its
-/// checksum.
+/// Returns the amount that a stored row adds to the sum of the checksums. The checksum is in the row's last bytes.
 fn weight_of(row: &Bytes) -> u64 {
     row.last_chunk::<CRC_BYTES>().map_or(0, |crc| weight(*crc))
 }
 
-/// Returns the number of rows, and their sum.
+/// Returns the number of rows, and the sum of their checksums, from [`ABOUT`].
 fn read_about(shard: u32, about: &Bytes) -> Result<(u64, u64), RowsError> {
     let damaged = || RowsError::Damaged(shown(ABOUT));
     let layout = *about.first().ok_or_else(damaged)?;
@@ -280,7 +279,7 @@ fn read_about(shard: u32, about: &Bytes) -> Result<(u64, u64), RowsError> {
     Ok((u64::from_be_bytes(*count), u64::from_be_bytes(sum)))
 }
 
-/// Returns the blob at the beginning of `place`, with and without its checksum, which has been checked.
+/// Checks the blob at the beginning of `place`. Returns the blob with and without its checksum.
 fn split_blob(place: &[u8]) -> Option<(&[u8], &[u8])> {
     let rest = place.strip_prefix(BLOB_MAGIC)?;
     let length = u32::from_be_bytes(*rest.first_chunk::<4>()?);
@@ -290,7 +289,7 @@ fn split_blob(place: &[u8]) -> Option<(&[u8], &[u8])> {
     right.then_some((blob, body))
 }
 
-/// Splits off one length-prefixed row.
+/// Splits off the first row, which begins with its length.
 fn split_row(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<4>()?;
     rest.split_at_checked(usize::try_from(u32::from_be_bytes(*length)).ok()?)
@@ -306,7 +305,7 @@ mod tests {
         (key.as_bytes().to_vec(), Some(value.to_vec()))
     }
 
-    /// Stores one batch's changes, as a program does.
+    /// Stores the changes of one batch, as a program does.
     fn step(
         rows: &mut Rows,
         stored: &mut Stored,
@@ -394,7 +393,7 @@ mod tests {
     fn rows_of_different_moments_or_shards_are_refused() {
         let (moments, blob) = three_batches();
         for (then, now) in [(1, 2), (2, 3), (1, 3), (3, 2)] {
-            // One row of another moment replaces the present one.
+            // A row is replaced by the same row from another moment.
             for (key, row) in &moments[then] {
                 let mut mixed = moments[now].clone();
                 if mixed.insert(key.clone(), row.clone()).as_ref() != Some(row) {
@@ -405,7 +404,7 @@ mod tests {
                     );
                 }
             }
-            // One row is missing.
+            // Rows of which one is missing are refused.
             for key in moments[now].keys() {
                 let mut fewer = moments[now].clone();
                 fewer.remove(key);

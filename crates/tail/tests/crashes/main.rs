@@ -1,5 +1,6 @@
-//! A store device crashes in any of its persists while a client continues. Every acknowledged effect must be
-//! present once, in order. The production loop, nodes and machines run, on a network and a medium in memory.
+//! A store device crashes in one of its persists, while a client continues. Afterwards every acknowledged effect must
+//! exist exactly once, in order. The tests run the loop, nodes and machines of the product, with a network and a medium
+//! in memory.
 
 mod medium;
 mod network;
@@ -18,7 +19,7 @@ use pmnet_wire::command::{key_hash, single};
 const SHARD: u32 = 0;
 const DEVICE: u32 = 9;
 const LOG_FRAMES: u32 = 48;
-/// Number of keys that hold strings.
+/// Number of keys with string values.
 const KEYS: usize = 12;
 
 fn image() -> Vec<u8> {
@@ -77,7 +78,7 @@ fn value(at: usize, random: &mut Random) -> Vec<u8> {
     value
 }
 
-/// Makes the calls of a run, and the values of the keys at its end.
+/// Returns the calls of a run, and the values that the keys must have at its end.
 fn script(length: usize, seed: u64) -> (Vec<Call>, Vec<Option<Vec<u8>>>, u64) {
     let mut random = Random::new(seed);
     let (mut calls, mut strings, mut count) = (Vec::new(), vec![None; KEYS], 0);
@@ -113,8 +114,9 @@ fn script(length: usize, seed: u64) -> (Vec<Call>, Vec<Option<Vec<u8>>>, u64) {
     (calls, strings, count)
 }
 
-/// A run until all calls are done. It crashes in the `fuse`-th persist, and in a further one `again` persists
-/// later. The result is the number of persists, and how many records the last process linked and copied.
+/// A run lasts until all calls have ended. Each of `fuses` is the number of persists after which the device crashes,
+/// counted from the previous crash. Returns the number of persists, and the numbers of records that the last process
+/// linked and copied.
 struct Run {
     in_place: bool,
     fuses: Vec<u64>,
@@ -163,7 +165,7 @@ impl Run {
                 Err(error) => panic!("{error}"),
                 Ok(()) if asked => break,
                 Ok(()) => {
-                    // A restart without a crash, and then the questions.
+                    // After a restart without a crash, the client asks for all values.
                     asked = true;
                     network.crash();
                     assert_eq!(network.committed, updates);
@@ -213,7 +215,7 @@ fn without_a_crash_long_strings_stay_where_they_came() {
         };
         let long = calls.iter().filter(long).count();
         assert!(long > 60, "{long}");
-        // The counts are those of the process that ran the script.
+        // The counts must be those of the process that ran all calls.
         let mut network = Network::new(calls, in_place, 1);
         let node = start(
             Durable::new(image.clone()).open(u64::MAX, 1),
@@ -231,13 +233,13 @@ fn without_a_crash_long_strings_stay_where_they_came() {
         )
         .unwrap();
         assert!(network.is_done());
-        // Updates that were not applied when the last call was acknowledged are applied by the next process.
+        // The next process applies the updates that were not applied when the last call was acknowledged.
         let linked = usize::try_from(linked).unwrap();
         assert!(linked <= long && linked + 40 > long, "{linked} of {long}");
     }
 }
 
-/// A crash in every persist of a script, and a further one soon after it.
+/// For each persist of a run: the device crashes in this persist, and soon afterwards once more.
 #[test]
 fn nothing_acknowledged_is_lost_or_done_twice_whichever_persist_is_the_last() {
     let image = image();
@@ -273,8 +275,8 @@ fn long_histories_with_crashes_here_and_there() {
     }
 }
 
-/// Writes more distinct keys than fit, then deletes, then writes again, with a crash in between. Every write
-/// that was answered with OK must exist, every refused one must not, and no call may wait for ever.
+/// The client writes more distinct keys than fit, deletes keys, and writes again. A crash comes in between. Every write
+/// that was answered with OK must exist, no refused write may exist, and every call must end.
 fn filled(image: &[u8], in_place: bool, fuse: u64) -> [usize; 3] {
     const WRITES: usize = 700;
     const DELETES: usize = 60;

@@ -1,4 +1,4 @@
-//! A medium that loses data. After a crash, every word that no completed persist covers is old or new, at
+//! A medium that loses data. After a crash, each word that no completed persist covers has its old or its new value, at
 //! random. The machine crashes in its n-th persist.
 
 use std::ops::Range;
@@ -10,7 +10,7 @@ use pmnet_proto::Random;
 
 const WORD: usize = 8;
 
-/// The contents of the medium after the end of the process.
+/// The contents of the medium after the process has ended.
 #[derive(Clone, Debug)]
 pub struct Durable(Arc<Mutex<Vec<u8>>>);
 
@@ -94,7 +94,7 @@ impl Media for Forgetful {
         }
     }
     fn persist_poll(&mut self, wait: bool) -> Result<bool, MediaError> {
-        // A device continues to receive meanwhile: not every check finds the persist complete.
+        // A persist is not always complete at the first check, so the device continues to receive meanwhile.
         if wait || self.in_flight.is_empty() || self.random.next_u64().is_multiple_of(3) {
             self.settle();
             return Ok(true);

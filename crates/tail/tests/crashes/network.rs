@@ -1,4 +1,4 @@
-//! A network with one client, and a clock that advances when there is nothing else to do.
+//! A network with one client. The clock of the network advances when no other work is left.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -17,23 +17,23 @@ const fn peer(last: u8) -> Peer {
 }
 pub const HEAD: Peer = peer(1);
 const CLIENT: Peer = peer(2);
-/// One packet in this many is lost.
+/// One packet in this number of packets is lost.
 const LOST: u64 = 23;
-/// Bytes of a packet buffer, and the offset of a packet in it.
+/// Size of a packet buffer in bytes. `FRONT` is the offset of the packet in the buffer.
 const BUFFER: usize = 2048;
 const FRONT: usize = 42;
-/// Most buffers that are lent at once.
+/// Maximum number of buffers that are lent at the same time.
 const LENT: usize = 6;
-/// Most calls under way.
+/// Maximum number of calls in flight.
 const CALLS: usize = 24;
-/// Longest virtual time of a run: a call without an answer by then gets none.
+/// Longest virtual time of a run. A call that has no answer by then will not get one.
 const LONG: u64 = 3600 * SECOND;
 
 /// One call of the client.
 pub struct Call {
     pub payload: Vec<u8>,
     pub hash: u64,
-    /// The server answers this call.
+    /// The call is a bypass, so the server answers it.
     pub bypass: bool,
 }
 
@@ -43,10 +43,11 @@ pub struct Network {
     session: SessionHandle,
     script: VecDeque<Call>,
     waiting: Vec<CallId>,
-    /// The replies in the order of the calls. For one kind of call, this is also the order of the outcomes.
+    /// The replies, in the order of the calls. Among calls of one kind, the outcomes also come in this order.
     pub replies: Vec<(CallId, Bytes)>,
     pub committed: usize,
-    /// The calls in their order, and the outcome of each: a reply, or none if it was acknowledged.
+    /// The calls in the order of their submission. The outcome of each is a reply, or an acknowledgement without a
+    /// reply.
     pub submitted: Vec<CallId>,
     pub outcomes: BTreeMap<CallId, Option<Bytes>>,
     out: Outbox,
@@ -56,7 +57,7 @@ pub struct Network {
     arrived: Vec<Range<usize>>,
     lent: Vec<u32>,
     back: Vec<u32>,
-    /// Number of turns left, which bounds the run.
+    /// Number of turns until the run must have ended.
     turns: u64,
 }
 
@@ -84,7 +85,7 @@ impl Network {
         }
     }
 
-    /// Forgets the device and its buffers after a crash. Another device will follow.
+    /// Forgets the device and its buffers after a crash. A new device follows.
     pub fn crash(&mut self) {
         self.arrived.clear();
         self.lent.clear();
@@ -142,7 +143,7 @@ impl Network {
         }
     }
 
-    /// Returns the packets that the client sends now.
+    /// Returns the packets that the client sends in this turn.
     fn packets(&mut self) -> Vec<Vec<u8>> {
         self.submit();
         self.client.flush(self.now.get(), &mut self.out);
@@ -193,7 +194,7 @@ impl Port for Network {
             return Ok(());
         }
         for packet in self.packets() {
-            // Without a free buffer the packet is lost.
+            // If no buffer is free, the packet is lost.
             let Some(number) = self.lent.pop() else { break };
             let start = usize::try_from(number).unwrap() * BUFFER + FRONT;
             log.deposit(start, &packet);

@@ -1,5 +1,5 @@
-//! Several shards on one interface: each shard has its own queues and log, and all share one
-//! program (`docs/spec/packet-buffers.md` §7).
+//! Several shards at one interface. Each shard has its own queues and its own log, and all shards
+//! share one program (`docs/spec/packet-buffers.md` §7).
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn two(media: &'static str) -> Option<Plan> {
     })
 }
 
-/// Clients of both shards, enough of each for both queues.
+/// Returns clients of both shards. There are enough clients to use both queues.
 fn writers(world: &World) -> Vec<Writer> {
     let of = |shard| (0..16).map(move |_| world.session_of(shard, CALL_MAX));
     (0..world.shards()).flat_map(of).collect()
@@ -93,7 +93,7 @@ fn killed_every_second_with_two_shards() {
     }
 }
 
-/// A shard that cannot go on reports this. The other shard is served nevertheless.
+/// A shard that cannot continue logs this. The other shard must still be served.
 #[test]
 fn a_shard_that_stops_does_not_take_the_other_with_it() {
     let Some(plan) = two("dram") else { return };

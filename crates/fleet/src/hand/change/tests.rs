@@ -31,7 +31,7 @@ fn said(id: u32, next: u32, epoch: u32, chain: &[u32]) -> DeviceSaid {
     }
 }
 
-/// Returns a shard with this chain in epoch 4, and with spares that are ready.
+/// Returns a shard that serves this chain in epoch 4, and has these spares, which are ready to join.
 fn world(chain: &[u32], spares: &[u32]) -> Looked {
     let mut looked = Looked {
         server: Some(ServerSaid {
@@ -59,8 +59,8 @@ fn world(chain: &[u32], spares: &[u32]) -> Looked {
     looked
 }
 
-/// Takes the server's decision, as `decide` does: the devices on the head's path become the chain, if that is
-/// allowed.
+/// Makes the server's decision, as `decide` does: the devices on the path from the head become the chain, if the rules
+/// permit it.
 fn serve(looked: &mut Looked) {
     let server = looked.server.clone().unwrap();
     let ids: Vec<u32> = looked.devices.keys().copied().collect();
@@ -102,7 +102,7 @@ fn serve(looked: &mut Looked) {
     }
 }
 
-/// Runs the change until it is done. Returns the steps, and the shortest chain during the change.
+/// Runs the change until it is done. Returns its steps, and the shortest length of the chain during the change.
 fn run(looked: &mut Looked, change: &mut Change) -> Result<Vec<String>, String> {
     let mut steps = Vec::new();
     for _ in 0..50 {
@@ -119,7 +119,7 @@ fn run(looked: &mut Looked, change: &mut Change) -> Result<Vec<String>, String> 
                 steps.push(format!("{}>{}{shrink}", doing.to.id, order.next.port()));
                 let device = looked.devices.get_mut(&doing.to.id).unwrap();
                 (device.next, device.shrink) = (order.next, order.shrink);
-                // The device starts again: it is out of service until the server has answered.
+                // The device is restarted: it does not serve until the server has answered.
                 (device.epoch, device.chain) = (0, Vec::new());
             }
         }
@@ -161,12 +161,12 @@ fn every_device_of_every_chain_is_removed_and_replaced_alive_and_dead() {
                     assert_eq!(change.copies(), after.len());
                     let left = steps.iter().any(|step| step.starts_with("leave"));
                     assert_eq!(left, !is_stopped, "{steps:?}");
-                    // If the device is not stopped, it does not leave before the new device has joined.
+                    // If the device is not stopped, it leaves only after the new device has joined.
                     if !is_stopped && want == HandWant::Replace(id) {
                         assert_eq!(change.copies_meanwhile(), chain.len());
                         assert!(!steps[0].starts_with("leave"), "{steps:?}");
                     }
-                    // The head makes its statement last, once.
+                    // The head makes its statement exactly once, as the last step.
                     let said = steps.iter().filter(|step| step.ends_with("shrink"));
                     assert_eq!(said.count(), 1, "{steps:?}");
                 }
@@ -216,7 +216,7 @@ fn what_cannot_be_says_why() {
     cut.devices.remove(&2);
     refused(&cut, &remove(&[2]), false, "--is-stopped");
     refused(&cut, &remove(&[1]), false, "device 2 of the chain does not");
-    // If an operator names only one of several lost devices, the error names all of them.
+    // Several devices are lost. If an operator names only one of the lost devices, the error names all lost devices.
     let mut lost = world(&[1, 2, 3, 4], &[9]);
     lost.devices.remove(&2);
     refused(
@@ -295,7 +295,7 @@ fn on_the_way_it_stops_when_what_it_rests_on_is_not_so() {
             .unwrap_err()
             .contains("another command changes it")
     );
-    // The head makes no statement before the other devices have their final wiring.
+    // The head makes no statement before the other devices have their final next hops.
     let mut looked = world(&[1, 2, 3, 4], &[]);
     looked.devices.remove(&3);
     let change = Change::plan(&looked, &remove(&[3]), true).unwrap();
@@ -312,7 +312,7 @@ fn on_the_way_it_stops_when_what_it_rests_on_is_not_so() {
     let second = looked.devices.get_mut(&2).unwrap();
     (second.ends, second.next) = (false, at(4));
     assert_eq!((wires(&looked).0, wires(&looked).1.shrink), (1, Some(4)));
-    // The statement was not heard: the head serves the earlier chain, so it repeats the statement.
+    // The statement had no effect: the head still serves the earlier chain, so it repeats the statement.
     let head = looked.devices.get_mut(&1).unwrap();
     head.shrink = Some(4);
     assert_eq!(wires(&looked).0, 1);
@@ -346,7 +346,7 @@ fn a_join_that_came_to_nothing_is_taken_back() {
 #[test]
 fn a_change_that_was_broken_off_is_taken_back_by_wiring_as_the_record_says() {
     let mut looked = world(&[1, 2, 3], &[]);
-    // The last device was told to send to a lost device, and the first device to send to the third one.
+    // The last device was told to send to a lost device, and the first device was told to send to the third device.
     for (id, next) in [(3, 9), (1, 3)] {
         let said = looked.devices.get_mut(&id).unwrap();
         (said.next, said.epoch, said.chain) = (at(next), 0, Vec::new());
@@ -371,7 +371,7 @@ fn a_change_that_was_broken_off_is_taken_back_by_wiring_as_the_record_says() {
         (said.epoch, said.chain) = (4, vec![1, 2, 3]);
     }
     assert_eq!(change.next(&looked), Ok(HandStep::Done));
-    // A running device continues to serve, whatever its next hop is, because the server knows the path.
+    // A running device continues to serve with any next hop, because the server knows the path.
     looked.devices.get_mut(&2).unwrap().next = at(77);
     assert_eq!(change.next(&looked), Ok(HandStep::Done));
     looked.devices.remove(&2);

@@ -1,8 +1,8 @@
-//! Clients that bypass the kernel's network stack: all of them share one AF_XDP socket, and each
-//! has its own UDP port.
+//! Clients that bypass the kernel's network stack. All clients share one AF_XDP socket, and each client has a UDP port
+//! of its own.
 //!
-//! This module makes the frames. The network stack only provides the client's own address and the hardware address of
-//! the next hop.
+//! This module writes the Ethernet, IP and UDP headers itself. From the network stack, the module takes only the
+//! client's own address and the hardware address of the next hop.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::time::{Duration, Instant};
@@ -15,39 +15,39 @@ use super::carrier::{Arrived, Buffer, Carrier};
 use super::frame::{self, Path};
 use super::plan::PAYLOAD_BYTES_MAX;
 
-/// Range from which the first client's port is drawn. The ports lie below those of pmnet, and
-/// differ in each run, so that late packets find no socket.
+/// Range from which a run draws the port of its first client. The range lies below pmnet's ports. Each run uses other
+/// ports, so that late packets of an earlier run find no socket.
 const PORTS: std::ops::Range<u16> = 20_000..40_000;
-/// A veth has one queue.
+/// The queue of the interface. A veth has only one.
 const QUEUE: u32 = 0;
 const FRAME_BYTES: u32 = 2048;
 /// Maximum number of frames of an update.
 const PARTS: usize = PAYLOAD_BYTES_MAX.div_ceil(pmnet_wire::FRAGMENT_BYTES);
-/// Minimum size of a ring. A few clients use few frames, which then stay in the caches.
+/// Minimum size of a ring. Few clients need few frames, which then stay in the CPU's caches.
 const RING_MIN: usize = 16;
-/// Maximum number of attempts to wake the kernel when its queue is full.
+/// Maximum number of attempts to wake the kernel while its queue is full.
 const WAKES_MAX: usize = 100;
 /// Longest wait for the hardware address of the next hop.
 const RESOLVE_MAX: Duration = Duration::from_secs(5);
 const RESOLVE_LOOK: Duration = Duration::from_millis(1);
-/// The discard port (RFC 863). No program listens there, and the other side answers with an error.
+/// Port of the discard service (RFC 863). No program listens at this port, so the other side answers with an error.
 const DISCARD: u16 = 9;
-/// `ATF_COM` (linux/if_arp.h): the address is known.
+/// `ATF_COM` (linux/if_arp.h): the entry has a hardware address.
 const COMPLETE: u32 = 2;
 
 /// One AF_XDP socket for all clients.
 pub struct Bypass {
-    // The socket is declared, and so dropped, before the program: packets that arrive after the
-    // socket is closed pass to the network stack.
+    // The socket is declared, and so dropped, before the program. Packets that arrive after the socket is closed pass
+    // to the network stack.
     socket: Socket<Anonymous>,
     _redirect: Redirect,
     paths: Vec<Path>,
     first_port: u16,
-    /// For each client, the frames that are ready to be sent, and their lengths.
+    /// For each client, the frames that are ready to be sent, with their lengths.
     ready: Vec<Vec<(Frame, usize)>>,
-    /// Received packets in reverse order.
+    /// The received packets in reverse order, so that the next packet is the last element.
     burst: Vec<Received>,
-    /// Number of free frames that are kept for sending.
+    /// Number of free frames that are reserved for sending.
     kept: usize,
 }
 
@@ -55,9 +55,9 @@ impl Bypass {
     /// Opens a socket at this interface of the calling thread's network namespace. The interface
     /// must have no XDP program.
     pub fn open(interface: &str, target: SocketAddrV4, clients: usize) -> anyhow::Result<Bypass> {
-        // The address is resolved first, while the interface is unchanged.
+        // The addresses are resolved before the program is attached.
         let (own, own_mac, far_mac) = resolve(target)?;
-        // An update that is sent twice needs two frames for a while.
+        // While an update is sent again, it needs two frames for each part.
         let kept = (2 * PARTS * clients).max(RING_MIN).next_power_of_two();
         let first_port = fastrand::u16(PORTS);
         let last = u16::try_from(clients - 1).ok();
@@ -126,7 +126,7 @@ impl Carrier for Bypass {
             self.socket.give_back(old);
         }
         for datagram in datagrams {
-            // Missing frames are counted when they should be sent.
+            // If no frame is free, the missing frame is counted when it should be sent.
             let Some(frame) = self.socket.take() else {
                 break;
             };
@@ -173,7 +173,7 @@ impl Carrier for Bypass {
     fn unfinished(&mut self, _client: usize) {}
 }
 
-/// Returns the own address on the path to a neighbour, and the hardware addresses of both ends.
+/// Returns this machine's address on the path to a neighbour, and the hardware addresses of both ends.
 pub(crate) fn resolve(target: SocketAddrV4) -> anyhow::Result<(Ipv4Addr, [u8; 6], [u8; 6])> {
     let socket = UdpSocket::bind("0.0.0.0:0").context("no socket")?;
     let discard = SocketAddrV4::new(*target.ip(), DISCARD);
@@ -194,7 +194,7 @@ pub(crate) fn resolve(target: SocketAddrV4) -> anyhow::Result<(Ipv4Addr, [u8; 6]
             "{} does not tell its hardware address",
             target.ip()
         );
-        // Sending makes the kernel ask for the address. The content of the datagram does not matter.
+        // Any datagram makes the kernel ask for the address.
         let _ = socket.send(&[]);
         std::thread::sleep(RESOLVE_LOOK);
     }

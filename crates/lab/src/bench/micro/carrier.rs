@@ -1,4 +1,4 @@
-//! How the datagrams of clients are sent and received.
+//! The different ways in which the clients send and receive datagrams.
 
 use std::time::Instant;
 
@@ -6,23 +6,23 @@ use clap::ValueEnum;
 use pmnet_wire::DATAGRAM_BYTES_MAX;
 use serde::Serialize;
 
-/// The clients' means to send and receive.
+/// How the clients send and receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum ClientIo {
-    /// AF_XDP: bypasses the kernel's network stack; receiving takes no system call.
+    /// AF_XDP: the clients bypass the kernel's network stack, and receive without a system call.
     AfXdp,
-    /// A UDP socket for each client, as in most programs: each round trip has two system calls and
-    /// passes the stack.
+    /// A UDP socket for each client, as in most programs. Each round trip makes two system calls and passes the network
+    /// stack.
     Socket,
-    /// The client library for Rust, as programs of one's own use it; measured in turn with `libpmnet`.
+    /// The client library for Rust, as a program uses it. This library is measured in turn with `libpmnet`.
     Session,
-    /// The same library through libpmnet's interface in C, from a program that is compiled first.
+    /// The client library through libpmnet's C interface, in a program that is compiled first.
     Libpmnet,
 }
 
 impl ClientIo {
-    /// Returns the name for titles.
+    /// Returns the name that titles use.
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {
@@ -57,39 +57,40 @@ impl ClientIo {
         }
     }
 
-    /// Whether the clients are those of a program. Such clients are measured in turn with each other.
+    /// Returns whether the clients use a client library. Such clients are measured in turn with each other.
     #[must_use]
     pub const fn is_program(self) -> bool {
         matches!(self, ClientIo::Session | ClientIo::Libpmnet)
     }
 }
 
-/// A buffer for any datagram. A datagram that fills the buffer is too long.
+/// A buffer that is one byte longer than any valid datagram. A datagram that fills the buffer is too long.
 pub type Buffer = [u8; DATAGRAM_BYTES_MAX + 1];
 
 /// A received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrived {
-    /// The client that receives the datagram.
+    /// Number of the client that receives the datagram.
     pub client: usize,
     /// Length of the datagram in the buffer, in bytes.
     pub length: usize,
-    /// The time at which this program saw it.
+    /// The time at which this program received the datagram.
     pub at: Instant,
 }
 
 /// Sends and receives datagrams for clients that are numbered from 0. No method waits.
 pub trait Carrier {
-    /// Prepares datagrams before the measured time begins. The next [`send`](Carrier::send) of this
-    /// client sends these datagrams.
+    /// Prepares datagrams before the measured time begins. The client sends the prepared datagrams with its next
+    /// [`send`](Carrier::send).
     fn prepare(&mut self, client: usize, datagrams: &[Vec<u8>]) -> anyhow::Result<()>;
 
     /// Sends datagrams; returns the number of datagrams that could not be sent now.
     fn send(&mut self, client: usize, datagrams: &[Vec<u8>]) -> anyhow::Result<u64>;
 
-    /// Returns a received datagram, if one has arrived.
+    /// Returns a received datagram; `None` if none has arrived.
     fn receive(&mut self, buffer: &mut Buffer) -> anyhow::Result<Option<Arrived>>;
 
-    /// Notes that the client waits for datagrams that follow its last received datagram.
+    /// Notes that the last datagram of this client was not the end of an answer, so that the client needs
+    /// further datagrams.
     fn unfinished(&mut self, client: usize);
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * The clients of libpmnet in `pmnet-lab bench micro`: the loop of programs.rs in C.
+ * The clients of libpmnet in `pmnet-lab bench micro`. This is the loop of programs.rs, written in C.
  *
  *	client DEVICES PAYLOAD CLIENTS WARM_UP DURATION [KEY_FILE]
  *
- * One thread, which never sleeps, has one update of PAYLOAD bytes under way for each client. Times are in nanoseconds.
- * Prints the smallest number of copies, then a line for each bucket of the histogram: its lowest value and its count.
+ * One thread, which never sleeps, keeps one update of PAYLOAD bytes in flight for each client. Times are in
+ * nanoseconds. Prints the smallest number of copies, then one line for each bucket of the histogram: its lowest value
+ * and its count.
  */
 #include <inttypes.h>
 #include <pthread.h>
@@ -18,7 +19,7 @@
 #include <pmnet.h>
 
 #define CLIENTS_MAX 64
-/* Buckets as wide as a 1024th of their values, or less. */
+/* The width of a bucket is at most a 1024th of its values. */
 #define BITS 10
 #define BUCKETS ((64 - BITS + 1) << BITS)
 
@@ -77,7 +78,7 @@ static void begin(int number)
 	check(pmnet_update_start(client->handle, (uint64_t)number, 0, payload, payload_len), "pmnet_update_start");
 }
 
-/* Whether the client's update has ended. */
+/* Returns whether the client's update has ended. */
 static int has_ended(struct client *client)
 {
 	struct pmnet_event event;
@@ -142,18 +143,19 @@ int main(int argc, char **argv)
 	if (!payload || count < 1 || count > CLIENTS_MAX)
 		return 2;
 	memset(payload, 'v', payload_len);
-	/* The Rust client's process has more than one thread, too. Allocations are cheaper in a process with one. */
+	/* Allocations are cheaper in a process with one thread. The process of the Rust client has several threads, so
+	 * this process gets a second thread. */
 	if (pthread_create(&other, NULL, idle, NULL))
 		return 2;
 	for (number = 0; number < count; number++) {
 		check(pmnet_client_open(&options, &clients[number].handle), "pmnet_client_open");
-		/* The session is open when the first call has ended. */
+		/* The first call opens the session, so the session is open afterwards. */
 		check(pmnet_update(clients[number].handle, 0, payload, payload_len), "pmnet_update");
 	}
 	begun = now();
 	run(count, begun + strtoull(argv[4], NULL, 10),
 	    begun + strtoull(argv[4], NULL, 10) + strtoull(argv[5], NULL, 10));
-	/* The server's work for this run must not disturb the next run. */
+	/* Waits until the server has applied the updates of this run, so that this work does not disturb the next run. */
 	check(pmnet_bypass(clients[0].handle, 0, PMNET_READ_ONLY, payload, payload_len, &reply), "pmnet_bypass");
 	pmnet_bytes_free(&reply);
 	for (number = 0; number < count; number++)

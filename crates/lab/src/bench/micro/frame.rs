@@ -1,18 +1,18 @@
-//! Ethernet, IPv4 and UDP headers around a datagram: writes them, and removes them after a check of
-//! every checksum.
+//! Writes Ethernet, IPv4 and UDP headers before a datagram. Parses received frames, and checks
+//! their lengths and checksums.
 
 use std::net::SocketAddrV4;
 
 use anyhow::{Context, ensure};
 
-/// Number of bytes before a datagram.
+/// Number of bytes of all headers before a datagram.
 pub const HEADERS: usize = ETHERNET + IPV4 + UDP;
 const ETHERNET: usize = 14;
 const IPV4: usize = 20;
 const UDP: usize = 8;
 /// EtherType of IPv4.
 const TYPE: [u8; 2] = [8, 0];
-/// IP version 4, and a header of five 32-bit words.
+/// IP version 4, with a header of five 32-bit words.
 const VERSION: u8 = 0x45;
 const DO_NOT_FRAGMENT: u8 = 0x40;
 const TIME_TO_LIVE: u8 = 64;
@@ -62,7 +62,7 @@ impl Path {
         udp[6..8].fill(0);
         udp[UDP..].copy_from_slice(datagram);
         let checksum = match !udp_sum(&frame[ETHERNET..]) {
-            // In UDP a checksum of 0 means "no checksum".
+            // UDP uses the checksum 0 for "no checksum", so 0 is sent as the equivalent 0xffff.
             0 => u16::MAX,
             other => other,
         };
@@ -71,7 +71,7 @@ impl Path {
     }
 }
 
-/// Contents of a frame.
+/// The contents of a received frame.
 #[derive(Debug)]
 pub struct Parsed<'a> {
     /// Address of the sender.
@@ -85,14 +85,14 @@ pub struct Parsed<'a> {
 /// Parses a frame.
 ///
 /// # Errors
-/// Fails if the frame is no UDP datagram over IPv4, or its lengths or checksums are wrong.
+/// Fails if the frame is not a UDP datagram over IPv4, or if a length or checksum is wrong.
 pub fn parse(frame: &[u8]) -> anyhow::Result<Parsed<'_>> {
     ensure!(frame.len() >= HEADERS, "a frame of {} bytes", frame.len());
     ensure!(frame[12..14] == TYPE, "a frame that is not IPv4");
     let number = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
     let ip = &frame[ETHERNET..ETHERNET + IPV4];
     ensure!(ip[0] == VERSION && ip[9] == PROTOCOL_UDP, "not UDP");
-    // Short frames are padded.
+    // Short frames have padding after the IP packet.
     let end = ETHERNET + usize::from(number(ETHERNET + 2));
     let udp = ETHERNET + IPV4;
     ensure!(
@@ -115,7 +115,8 @@ pub fn parse(frame: &[u8]) -> anyhow::Result<Parsed<'_>> {
     })
 }
 
-/// Returns the UDP checksum of an IPv4 packet without options, over its pseudo header and UDP part.
+/// Returns the UDP checksum of an IPv4 packet without options. The sum covers the pseudo header and
+/// the UDP part.
 fn udp_sum(packet: &[u8]) -> u16 {
     let udp = &packet[IPV4..];
     let length = u32::try_from(udp.len()).unwrap_or(u32::MAX);
@@ -123,7 +124,7 @@ fn udp_sum(packet: &[u8]) -> u16 {
     sum(udp, pseudo)
 }
 
-/// Sum in ones' complement (RFC 1071), not inverted.
+/// Returns the ones' complement sum (RFC 1071), not inverted.
 fn sum(bytes: &[u8], start: u32) -> u16 {
     let mut sum = u64::from(start);
     let mut words = bytes.chunks_exact(4);
@@ -162,7 +163,7 @@ mod tests {
             let parsed = parse(&frame[..written]).unwrap();
             assert_eq!((parsed.from, parsed.to), (PATH.own, PATH.far));
             assert_eq!(parsed.datagram, datagram);
-            // Bytes after the packet do not belong to it.
+            // Bytes after the IP packet are ignored.
             assert_eq!(parse(&frame[..written + 9]).unwrap().datagram, datagram);
             for at in 12..written {
                 let mut changed = frame[..written].to_vec();
@@ -176,7 +177,7 @@ mod tests {
         assert!(PATH.write(&[0; 100], &mut [0; 100]).is_err());
     }
 
-    /// The example of RFC 1071, and an IPv4 header that is often quoted.
+    /// Checks the sums of an example in RFC 1071 and of a well-known IPv4 header.
     #[test]
     fn checksums_are_the_internets() {
         assert_eq!(sum(&[0, 1, 0xf2, 3, 0xf4, 0xf5, 0xf6, 0xf7], 0), 0xddf2);

@@ -1,4 +1,4 @@
-//! One run: a thread that never sleeps serves several sessions in a closed loop.
+//! One run: a thread that never sleeps drives several sessions in a closed loop.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,25 +18,26 @@ use super::system::{Answers, Recipe};
 use super::troubles::Troubles;
 use crate::testbed::END_INTERFACE;
 
-/// Time between two checks for resends, and for the end of the run.
+/// Interval at which the thread checks for overdue updates and for the end of the run.
 pub const LOOK: Duration = Duration::from_millis(1);
-/// Maximum number of datagrams that are received before an update is sent again.
+/// Maximum number of datagrams that the thread receives before it sends overdue updates again.
 const BURST_MAX: usize = 64;
-/// Longest round trip that the histogram distinguishes, in nanoseconds. An update is given up before this time.
+/// Longest round trip that the histogram can hold, in nanoseconds. The run ends with an error if an update takes
+/// longer.
 pub const NANOS_MAX: u64 = 60_000_000_000;
 
 /// Settings of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Run<'a> {
-    /// The set-up, with the answering process and its address.
+    /// The system under test, with the address of the process that answers.
     pub recipe: Recipe,
     /// The clients' key, if the shard has keys.
     pub key: Option<FrontKey>,
-    /// The file of this key.
+    /// The file with the clients' key.
     pub key_file: Option<&'a Path>,
-    /// The clients in C, if they are measured.
+    /// The compiled C client, if clients in C are measured.
     pub in_c: Option<&'a InC>,
-    /// The clients' means to send and receive.
+    /// How the clients send and receive.
     pub client_io: ClientIo,
     /// Length of an update, in bytes.
     pub payload_bytes: usize,
@@ -54,9 +55,9 @@ pub struct Sample {
     pub histogram: Histogram<u64>,
     /// The measured time, in seconds.
     pub seconds: f64,
-    /// Numbers of resends and other irregularities, warm-up included.
+    /// Numbers of resends and other irregularities, including those of the warm-up.
     pub troubles: Troubles,
-    /// Smallest number of devices that held an update.
+    /// Smallest number of devices that held an acknowledged update.
     pub copies: u8,
 }
 
@@ -99,7 +100,7 @@ fn by<C: Carrier>(run: &Run<'_>, mut carrier: C, stop: &AtomicBool) -> anyhow::R
     let mut turn = Turn::new(run, stop)?;
     turn.go(&mut carrier, &mut sessions)?;
     if recipe.answers == Answers::Device {
-        // The server's work for this run must not disturb the next run.
+        // Waits until the server has applied the updates of this run, so that this work does not disturb the next run.
         if let Some(session) = sessions.first_mut() {
             session.settle(&mut carrier)?;
         }
@@ -145,8 +146,8 @@ impl<'a> Turn<'a> {
         })
     }
 
-    /// Receives a datagram, if one has arrived. If the datagram completes an update, begins the next update, unless the
-    /// time is over.
+    /// Receives a datagram, if one has arrived. If the datagram completes an update and time is left, begins the next
+    /// update.
     fn step<C: Carrier>(
         &mut self,
         carrier: &mut C,
@@ -173,7 +174,7 @@ impl<'a> Turn<'a> {
         Ok(true)
     }
 
-    /// Returns the present time if the resends and the end must be checked now.
+    /// Returns the present time if the thread must now check for overdue updates and for the end of the run.
     fn due(&mut self) -> anyhow::Result<Option<Instant>> {
         let now = Instant::now();
         if now < self.look {
@@ -195,8 +196,8 @@ impl<'a> Turn<'a> {
                 std::thread::yield_now();
             }
             if let Some(now) = self.due()? {
-                // A late update is sent again unless its answer is already waiting; in this case
-                // this thread was late.
+                // First, waiting datagrams are received: if an answer has already arrived, only this thread was late.
+                // Then overdue updates are sent again.
                 for _ in 0..BURST_MAX {
                     if !self.step(carrier, sessions, &mut buffer)? {
                         break;

@@ -13,14 +13,14 @@ use super::plan::{Handler, cores};
 /// Interval at which a sleeping handler checks whether it must end.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A listening handler.
+/// The ideal handler, with its bound socket.
 pub struct Ideal {
     socket: UdpSocket,
     spins: bool,
 }
 
 impl Ideal {
-    /// Listens in the calling thread's network namespace.
+    /// Binds the socket in the calling thread's network namespace.
     pub fn bind(address: SocketAddrV4, handler: Handler) -> anyhow::Result<Ideal> {
         let socket = UdpSocket::bind(address)
             .with_context(|| format!("the ideal handler cannot listen on {address}"))?;
@@ -32,7 +32,7 @@ impl Ideal {
         Ok(Ideal { socket, spins })
     }
 
-    /// Answers until `stop`.
+    /// Answers updates until `stop` is set.
     pub fn serve(&self, stop: &AtomicBool) -> anyhow::Result<()> {
         let mut buffer = [0; DATAGRAM_BYTES_MAX + 1];
         let alone = cores() < 2;
@@ -48,7 +48,7 @@ impl Ideal {
                 Err(error) => match error.kind() {
                     ErrorKind::WouldBlock if self.spins && alone => std::thread::yield_now(),
                     ErrorKind::WouldBlock | ErrorKind::Interrupted => {}
-                    // The client no longer waits for the answer.
+                    // The client has closed its socket, and no longer waits for the answer.
                     ErrorKind::ConnectionRefused => {}
                     _ => return Err(error).context("the ideal handler cannot receive"),
                 },
@@ -58,8 +58,8 @@ impl Ideal {
     }
 }
 
-/// Returns the acknowledgement of an update. Other packets get no answer. The acknowledgement
-/// states no copies, because no device logged the update.
+/// Returns the acknowledgement of an update, and `None` for other packets. The number of copies in
+/// the acknowledgement is 0, because no device logged the update.
 fn answer(datagram: &[u8]) -> Option<[u8; pmnet_wire::HEADER_LEN]> {
     let packet = Packet::parse(datagram).ok()?;
     (packet.header.kind == Kind::Update).then(|| {

@@ -21,9 +21,9 @@ use super::troubles::Troubles;
 use crate::demo::view::View;
 use crate::harness::Scratch;
 
-/// Longest wait until a socket is bound; binding usually takes far less.
+/// Longest wait until the handler has bound its socket. Usually this takes far less.
 const BIND_MAX: Duration = Duration::from_secs(5);
-/// Number of points of a CDF without its tail.
+/// Number of points of a CDF below its tail.
 const CDF_POINTS: u32 = 400;
 /// Quantiles of the points in the tail of a CDF.
 const CDF_TAIL: [f64; 5] = [0.998, 0.999, 0.9995, 0.9999, 1.0];
@@ -31,11 +31,11 @@ const CDF_TAIL: [f64; 5] = [0.998, 0.999, 0.9995, 0.9999, 1.0];
 /// One combination of system, payload and number of clients.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cell {
-    /// The system.
+    /// The system under test.
     pub system: System,
-    /// The system's name, with medium and R.
+    /// Title of the system, with the medium of the log and the number of devices R.
     pub title: String,
-    /// The clients' means to send and receive.
+    /// How the clients send and receive.
     pub client_io: ClientIo,
     /// Size of an update in bytes.
     pub payload_bytes: usize,
@@ -43,7 +43,7 @@ pub struct Cell {
     pub clients: usize,
     /// Number of measured updates in all rounds.
     pub updates: u64,
-    /// Updates per second. This figure and the next three are medians over the rounds.
+    /// Updates per second. Throughput and the three latencies are medians over the rounds.
     pub throughput: f64,
     /// Median round trip in microseconds.
     pub p50_us: f64,
@@ -51,29 +51,28 @@ pub struct Cell {
     pub p99_us: f64,
     /// 99.9th percentile of the round trip in microseconds.
     pub p999_us: f64,
-    /// The median of each round, sorted; it shows how far the rounds agree.
+    /// Median round trip of each round in microseconds, sorted. The spread shows how far the rounds agree.
     pub rounds_p50_us: Vec<f64>,
-    /// The ratio of the baseline's p50 and this cell's p50. The baseline is the same path with a device that only
-    /// forwards.
+    /// p50 of the baseline divided by p50 of this cell. The baseline is the same path with a device that only forwards.
     pub faster: Option<f64>,
-    /// The ratio of this p50 and that of the minimum, [`System::Limit`].
+    /// p50 of this cell divided by p50 of [`System::Limit`], which is the minimum.
     pub of_limit: Option<f64>,
-    /// For libpmnet: the ratio of its p50 and that of the Rust client in the same round; the median
-    /// over the rounds.
+    /// For libpmnet: the p50 of libpmnet divided by the p50 of the Rust client in the same round, as the median over
+    /// the rounds.
     pub of_rust: Option<f64>,
-    /// Number of devices that held every update before it was acknowledged.
+    /// Number of devices that held each update before its acknowledgement.
     pub copies: u8,
     /// Numbers of resends and other irregularities in all rounds.
     pub troubles: Troubles,
-    /// The distribution of the round with the median p50: (microseconds, fraction of updates at or
-    /// below this time).
+    /// The distribution of round trips in the round with the median p50, as points (microseconds, fraction of updates
+    /// at or below this time).
     pub cdf: Vec<(f64, f64)>,
 }
 
 /// The results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// The measurement and the machine, with medium and R.
+    /// Title: the measurement and the machine, with medium and R.
     pub title: String,
     /// Facts that a reader of the figures must know.
     pub notes: Vec<String>,
@@ -124,7 +123,7 @@ pub fn all(
     Ok(cells)
 }
 
-/// Systems and clients that are compared with each other.
+/// The systems and clients that are compared with each other.
 #[derive(Clone, Copy)]
 struct Group<'a> {
     payload_bytes: usize,
@@ -144,7 +143,7 @@ fn measure(
     let mut rows = Vec::new();
     for (index, stand) in stands.iter_mut().enumerate() {
         for client_io in group.client_io {
-            // The clients of a group all need the same.
+            // All clients of a group need the same program at the client's end.
             stand.clients_by(*client_io)?;
             rows.push((index, *client_io));
         }
@@ -152,7 +151,7 @@ fn measure(
     let mut samples: Vec<Vec<Sample>> = rows.iter().map(|_| Vec::new()).collect();
     for round in 0..plan.rounds {
         let mut order: Vec<usize> = (0..rows.len()).collect();
-        // The order alternates, so that the order does not affect the result.
+        // The order of the rows alternates, so that it does not affect the result.
         if round % 2 == 1 {
             order.reverse();
         }
@@ -195,8 +194,8 @@ fn measure(
     Ok(compare(cells))
 }
 
-/// Returns for each row the ratio of its p50 and that of the Rust client with the same system in the
-/// same round, as the median over the rounds; `None` for rows of other clients than libpmnet.
+/// Returns a ratio for each row of libpmnet: in each round, the p50 of the row is divided by the p50 of the Rust client
+/// with the same system. The ratio is the median over the rounds; `None` for rows of other clients.
 fn of_rust(rows: &[(usize, ClientIo)], samples: &[Vec<Sample>]) -> Vec<Option<f64>> {
     let p50 = |sample: &Sample| micros(sample.histogram.value_at_quantile(0.5));
     let ratio = |(row, (system, client_io)): (usize, &(usize, ClientIo))| {
@@ -206,7 +205,7 @@ fn of_rust(rows: &[(usize, ClientIo)], samples: &[Vec<Sample>]) -> Vec<Option<f6
         let rust = rust.filter(|_| *client_io == ClientIo::Libpmnet)?;
         let pairs = samples[row].iter().zip(&samples[rust]);
         let figures = pairs.map(|(own, rust)| (p50(own), p50(rust)));
-        // On a busy machine no update may have ended in a short round.
+        // On a busy machine a short round may have no completed update. Such a round has no ratio.
         let figures = figures.filter(|(own, rust)| *own > 0.0 && *rust > 0.0);
         median(figures.map(|(own, rust)| own / rust).collect())
     };
@@ -218,8 +217,8 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
     values.get(values.len() / 2).copied()
 }
 
-/// Makes one run: the generator in [`CLIENT`] on the first core, and the handler, if the system has
-/// one, in `server` on the last core.
+/// Makes one run. The generator runs in the namespace of [`CLIENT`] on the first core. The handler, if the system has
+/// one, runs in the namespace of `server` on the last core.
 fn one(stand: &Stand, what: &Run<'_>, plan: &Plan, stop: &AtomicBool) -> anyhow::Result<Sample> {
     let cpus = cpus();
     let (first, last) = (cpus.first().copied(), cpus.last().copied());
@@ -235,8 +234,8 @@ fn one(stand: &Stand, what: &Run<'_>, plan: &Plan, stop: &AtomicBool) -> anyhow:
                 drop(ready);
                 ideal.serve(done)
             }));
-            // No value is sent: the sender is dropped when the handler listens, or when it cannot
-            // listen.
+            // The wait ends when the other thread drops the sender. The thread drops the sender as soon as the handler
+            // listens, or fails to listen.
             let _ = listens.recv_timeout(BIND_MAX);
         }
         let generating = scope.spawn(move || {
@@ -262,8 +261,8 @@ pub fn cpus() -> Vec<usize> {
         .collect()
 }
 
-/// Pins the calling thread to a core. The thread never sleeps, and moving it to another core costs
-/// more than waiting. If pinning fails, the thread goes on unpinned.
+/// Pins the calling thread to a core, because the thread never sleeps and a migration to another core would disturb the
+/// measurement. If pinning fails, the thread continues unpinned.
 pub fn pin(cpu: Option<usize>) {
     if let Some(cpu) = cpu {
         let mut set = CpuSet::new();
@@ -298,7 +297,7 @@ fn cell(
         clients: group.clients,
         updates: samples.iter().map(|sample| sample.histogram.len()).sum(),
         throughput: median(&|sample| {
-            // A second has fewer than 2^32 updates.
+            // One round has fewer than 2^32 updates.
             let count = u32::try_from(sample.histogram.len()).unwrap_or(u32::MAX);
             f64::from(count) / sample.seconds
         }),
@@ -324,7 +323,7 @@ fn cell(
     }
 }
 
-/// Computes the ratios of one group.
+/// Computes the ratios of the cells of one group.
 fn compare(mut cells: Vec<Cell>) -> Vec<Cell> {
     let medians: Vec<(System, f64)> = cells
         .iter()
@@ -425,7 +424,7 @@ mod tests {
             (1, ClientIo::Session),
             (1, ClientIo::Libpmnet),
         ];
-        // The machine becomes slower from round to round.
+        // In this example the machine becomes slower from round to round.
         let rounds =
             |scale: u64| -> Vec<Sample> { [1, 2, 4].map(|slow| sample(scale * slow, 10)).into() };
         let samples = [rounds(100), rounds(110), rounds(1000), rounds(900)];

@@ -1,10 +1,9 @@
-//! The round trip of one update with an ideal request handler (PMNet paper §VI, see protocol.md
-//! §8): the time until a client knows that its update is safe, and its ratio to the minimum.
+//! Measures the round trip of one update, and its ratio to the minimum. The round trip is the time until a client knows
+//! that its update is safe. The server has an ideal request handler (PMNet paper §VI, see protocol.md §8).
 //!
-//! One thread sends for all clients in a closed loop. Each client has at most one update in flight.
-//! All systems are set up in namespaces at the same time and measured in turn, in several rounds
-//! and both orders; figures are medians over the rounds. A run leaves no processes, networks or
-//! programs.
+//! One thread sends for all clients in a closed loop. Each client has at most one update in flight. All systems are set
+//! up in namespaces at the same time. The systems are measured in turn, in several rounds, with alternating order. The
+//! figures are medians over the rounds. A run leaves no processes, networks or programs behind.
 
 pub(crate) mod bypass;
 mod carrier;
@@ -41,17 +40,17 @@ pub use plan::{Handler, PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MIN, Plan, SESSIONS_MAX
 pub use system::{Medium, System};
 pub use troubles::Troubles;
 
-/// Places for the output, and its form.
+/// Destination and form of the output.
 #[derive(Clone, Debug)]
 pub struct Output {
     /// Folder for the report and the JSON file, and for temporary files of the run.
     pub folder: PathBuf,
-    /// Only one JSON object on stdout.
+    /// Print only one JSON object on stdout.
     pub json: bool,
 }
 
 impl Output {
-    /// Removes the remains of killed runs, and creates the folder.
+    /// Removes what killed runs have left behind, and creates the folder.
     pub(crate) fn prepare(&self) -> anyhow::Result<&Path> {
         crate::setup::sweep()?;
         let folder = self.folder.as_path();
@@ -61,8 +60,7 @@ impl Output {
     }
 }
 
-/// Returns the reason why this process cannot measure; `None` if no reason can be seen without an
-/// attempt.
+/// Returns the reason why this process cannot measure; `None` if no obstacle is known before the attempt.
 #[must_use]
 pub fn refusal() -> Option<String> {
     crate::testbed::refusal()
@@ -70,12 +68,12 @@ pub fn refusal() -> Option<String> {
         .or_else(|| (!plain::is_built()).then(|| NOT_BUILT.to_owned()))
 }
 
-/// Measures, and writes the table, the JSON file and the page.
+/// Runs the measurement, and writes the table, the JSON file and the page.
 ///
 /// # Errors
-/// Fails if this process is not root or lacks a tool, or if a system does not start, or if an answer is wrong or does
-/// not come within seconds, or if the run is interrupted, or if a report cannot be written. All processes, networks and
-/// programs of the run are removed in every case.
+/// Fails if this process is not root or lacks a tool, if a system does not start, if an answer is wrong or takes longer
+/// than a few seconds, if the run is interrupted, or if a report cannot be written. In every case all processes,
+/// networks and programs of the run are removed.
 pub fn main(plan: &Plan, output: &Output, stop: &AtomicBool) -> anyhow::Result<()> {
     if let Some(reason) = refusal() {
         anyhow::bail!(reason);

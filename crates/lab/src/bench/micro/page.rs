@@ -5,7 +5,7 @@ use super::table::{group, name, times};
 use crate::bench::page::{COLOURS, page};
 use crate::demo::chart::{Series, cdf, escape};
 
-/// Returns the page.
+/// Returns the page as HTML.
 pub fn html(outcome: &Outcome) -> String {
     let same = |a: &Cell, b: &Cell| group(a) == group(b);
     let sections = outcome.cells.chunk_by(same);

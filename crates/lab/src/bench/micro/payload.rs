@@ -3,18 +3,18 @@
 use anyhow::Context;
 use pmnet_wire::command;
 
-/// Maximum number of bytes by which a key is lengthened.
+/// Maximum number of bytes by which a key is made longer.
 const KEY_MORE_MAX: usize = 8;
 /// Maximum number of digits of a value's length.
 const DIGITS_MAX: usize = 6;
 
-/// Returns a `SET` with exactly this length, preamble included; `number` chooses the key.
+/// Returns a `SET` of exactly this length, including the preamble. `number` selects the key.
 ///
 /// # Errors
 /// Fails if the length is too short for a `SET`.
 pub fn payload(bytes: usize, number: usize) -> anyhow::Result<Vec<u8>> {
-    // If the value grows by one byte, the payload may grow by two bytes, because the length of the value may get
-    // another digit. A longer key then gives the exact length.
+    // One more byte of value may make the payload two bytes longer, if the length of the value gets another digit. Then
+    // a longer key gives the exact length.
     let fitting = (0..KEY_MORE_MAX).find_map(|more| {
         let key = format!("k{}{}", number % 100, "x".repeat(more));
         let set = |value: &[u8]| command::single(&[b"SET", key.as_bytes(), value]);

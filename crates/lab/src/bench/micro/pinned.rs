@@ -1,10 +1,10 @@
-//! Removes pinned objects of a device in the kernel when its process ends.
+//! Removes the pinned objects of a device in the kernel when the device's process ends.
 
 use std::path::Path;
 
 use pmnet_dataplane::xdp::{KernelError, Pins};
 
-/// Prefix of the names of the benchmarks' devices; the process id follows it.
+/// Prefix of the names of the benchmarks' devices. The id of this process follows the prefix.
 const PREFIX: &str = "bench-";
 
 /// The name of a device in the kernel. When this value is dropped, all objects that the device
@@ -12,7 +12,7 @@ const PREFIX: &str = "bench-";
 pub struct Pinned(pub String);
 
 impl Pinned {
-    /// Returns a unique name for device `index` of set-up `number`.
+    /// Returns a unique name for device number `index` of set-up `number`.
     pub fn new(number: usize, index: usize) -> Pinned {
         Pinned(format!("{PREFIX}{}-{number}-{index}", std::process::id()))
     }
@@ -29,12 +29,13 @@ fn remove(name: &str) -> Result<(), KernelError> {
     Pins::open(name)?.remove()
 }
 
-/// Removes the objects of processes that were killed.
+/// Removes the pinned objects of benchmark processes that were killed.
 ///
 /// # Errors
 /// Fails if the BPF file system cannot be used.
 pub fn sweep() -> Result<(), KernelError> {
-    // Opening creates the folder; afterwards the other folders in the same parent can be listed.
+    // This call creates the folder of pmnet's pins, if it does not exist. Afterwards the folder can
+    // be listed.
     let own = Pins::open(&format!("{PREFIX}{}-sweep", std::process::id()))?;
     let neighbours = own.folder().parent().map(std::fs::read_dir);
     for entry in neighbours.into_iter().flatten().flatten().flatten() {
@@ -46,7 +47,7 @@ pub fn sweep() -> Result<(), KernelError> {
     own.remove()
 }
 
-/// Returns the id of the process that chose this name.
+/// Returns the id of the process that made this name.
 fn owner(name: &str) -> Option<u32> {
     let (pid, _) = name.strip_prefix(PREFIX)?.split_once('-')?;
     pid.parse().ok()

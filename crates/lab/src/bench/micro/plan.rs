@@ -8,20 +8,20 @@ use serde::Serialize;
 use super::carrier::ClientIo;
 use super::system::{Medium, System};
 
-/// Smallest payload in bytes, which a `SET` of a short key needs.
+/// Smallest payload in bytes: a `SET` of a short key needs this length.
 pub const PAYLOAD_BYTES_MIN: usize = 44;
 /// Largest payload in bytes: four fragments.
 pub const PAYLOAD_BYTES_MAX: usize = 4 * pmnet_wire::FRAGMENT_BYTES;
 /// Maximum number of clients.
 pub const SESSIONS_MAX: usize = 64;
 
-/// The ideal handler's way to wait for the next update.
+/// How the ideal handler waits for the next update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Handler {
-    /// The handler never sleeps, so its round trip has no wake-up. No device can be much faster than this handler.
+    /// The handler never sleeps, so its round trip has no wake-up. A device can hardly be faster than this handler.
     Spins,
-    /// The handler waits in the kernel, as servers do.
+    /// The handler sleeps in the kernel until a packet arrives, as servers do.
     Sleeps,
 }
 
@@ -34,7 +34,7 @@ pub struct Plan {
     pub payloads: Vec<usize>,
     /// The numbers of clients, 1 to [`SESSIONS_MAX`].
     pub clients: Vec<usize>,
-    /// The clients' means to send and receive, each once.
+    /// How the clients send and receive, without duplicates.
     pub client_io: Vec<ClientIo>,
     /// Duration of the measurement in one run.
     pub duration: Duration,
@@ -44,7 +44,7 @@ pub struct Plan {
     pub rounds: usize,
     /// How the ideal handler waits.
     pub handler: Handler,
-    /// The storage of a device's log.
+    /// The medium of a device's log.
     pub medium: Medium,
 }
 
@@ -81,7 +81,7 @@ impl Plan {
         )
     }
 
-    /// Returns the notes for readers of the figures.
+    /// Returns notes that readers of the figures need.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let mut notes: Vec<String> = self

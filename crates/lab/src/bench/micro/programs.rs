@@ -1,8 +1,9 @@
-//! The clients of programs: [`pmnet_client::Session`], and the same through libpmnet's interface in C.
+//! Clients that use a client library: [`pmnet_client::Session`], or libpmnet's C interface.
 //!
-//! Both make the same load: one thread, which never sleeps, has one update under way for each client. A client is a
-//! session with a socket of its own, with the options of a program. The loop in C is `client.c`, which is compiled
-//! against the header of this tree, and calls the shared library that was built.
+//! Both kinds of clients make the same load: one thread, which never sleeps, keeps one update in flight for each
+//! client. A client is a session with a socket of its own, and has the options of an ordinary program. The C client is
+//! `client.c`. The C client is compiled with the header of this source tree, and is linked with the shared library of
+//! this build.
 
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -22,25 +23,25 @@ use super::generate::{LOOK, NANOS_MAX, Run, Sample};
 use super::troubles::Troubles;
 use crate::harness::Binaries;
 
-/// Environment variable with the path of the shared library, if it is not in the laboratory's folder.
+/// Environment variable with the path of the shared library, if the library is not in the folder of `pmnet-lab`.
 const LIBRARY: &str = "PMNET_LIBRARY";
 /// Longest time of one call.
 const CALL_MAX: Duration = Duration::from_secs(5);
-/// Time between two looks whether the run was interrupted.
+/// Interval at which this process checks whether the run was interrupted.
 const INTERRUPTED: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 100_000_000,
 };
-/// Byte of which payloads consist.
+/// The byte with which payloads are filled.
 const FILLING: u8 = b'v';
 
-/// Returns the bytes that a program passes, so that the update has the run's length. The library puts its preamble
-/// before them.
+/// Returns the number of bytes that a program passes to the library, so that the update has the run's length. The
+/// library adds its preamble.
 fn body_bytes(run: &Run<'_>) -> usize {
     run.payload_bytes.saturating_sub(program::PREAMBLE.len())
 }
 
-/// The loop in C, compiled.
+/// The compiled C client.
 #[derive(Debug)]
 pub struct InC {
     program: PathBuf,
@@ -48,10 +49,10 @@ pub struct InC {
 }
 
 impl InC {
-    /// Compiles it in this folder, against the shared library beside this binary.
+    /// Compiles the C client in this folder, with the shared library next to this binary.
     ///
     /// # Errors
-    /// There is no library or no compiler, or they do not fit.
+    /// The library or a compiler is missing, or the compilation fails.
     pub fn compile(folder: &Path) -> anyhow::Result<InC> {
         let binaries = Binaries::own()?;
         let library = match std::env::var_os(LIBRARY) {
@@ -64,7 +65,7 @@ impl InC {
                 library.display()
             )
         })?;
-        // The name under which the program looks for the library when it starts.
+        // The name under which the program searches for the library at its start.
         let linked = folder.join("libpmnet.so.0");
         std::os::unix::fs::symlink(built, &linked).context("no link to the library")?;
         let (source, program) = (folder.join("client.c"), folder.join("client"));
@@ -105,7 +106,7 @@ impl InC {
         })
     }
 
-    /// Makes one run in the calling thread's network namespace, on its cores.
+    /// Makes one run in the calling thread's network namespace, on the cores of that thread.
     ///
     /// # Errors
     /// A call fails, or the run is interrupted.
@@ -123,7 +124,7 @@ impl InC {
         let mut child = command.spawn().context("the program in C does not start")?;
         let read = read_all(child.stdout.take(), stop);
         if read.is_err() {
-            // It may have ended already.
+            // The program may have ended already.
             let _ = child.kill();
         }
         let status = child.wait()?;
@@ -133,7 +134,7 @@ impl InC {
     }
 }
 
-/// Reads to the end, which sleeps: the thread's core belongs to the program.
+/// Reads the stream to its end. This process sleeps meanwhile, because the program uses the thread's core.
 fn read_all(from: Option<impl Read + AsFd>, stop: &AtomicBool) -> anyhow::Result<String> {
     let mut from = from.context("no pipe from the program in C")?;
     let mut text = Vec::new();
@@ -150,7 +151,7 @@ fn read_all(from: Option<impl Read + AsFd>, stop: &AtomicBool) -> anyhow::Result
     }
 }
 
-/// Reads what the program has printed.
+/// Parses the output of the program.
 fn sample(text: &str, run: &Run<'_>) -> anyhow::Result<Sample> {
     let mut lines = text.lines();
     let copies = lines.next().context("the program in C printed nothing")?;
@@ -184,7 +185,7 @@ impl Client {
         config.payloads = Payloads::PROGRAM;
         config.keys = run.key;
         let mut session = Session::start(config, CALL_MAX)?;
-        // The session is open when the first call has ended.
+        // The first call opens the session, so the session is open afterwards.
         session.update(payload(body), 0)?;
         Ok(Client {
             session,
@@ -198,7 +199,7 @@ impl Client {
         Ok(())
     }
 
-    /// Returns the copies of the update that was under way, if it has ended.
+    /// Returns the number of copies of the update in flight, if it has ended.
     fn ended(&mut self) -> anyhow::Result<Option<u8>> {
         let Some(Finished { result, .. }) = self.session.next(Duration::ZERO)? else {
             return Ok(None);
@@ -210,12 +211,12 @@ impl Client {
     }
 }
 
-/// Returns an update of a program, whose bytes are copied, as libpmnet copies them.
+/// Returns the payload of an update. The bytes of the payload are copied, because libpmnet copies them too.
 fn payload(body: &[u8]) -> Bytes {
     program::payload(body).into()
 }
 
-/// Makes one run with clients in Rust, in the calling thread.
+/// Makes one run with clients in Rust, on the calling thread.
 ///
 /// # Errors
 /// A call fails, or the run is interrupted.
@@ -258,7 +259,7 @@ pub fn in_rust(run: &Run<'_>, stop: &AtomicBool) -> anyhow::Result<Sample> {
             }
         }
     }
-    // The server's work for this run must not disturb the next run.
+    // Waits until the server has applied the updates of this run, so that this work does not disturb the next run.
     if let Some(client) = clients.first_mut() {
         client.session.bypass(payload(&body), 0, true)?;
     }

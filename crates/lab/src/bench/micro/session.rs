@@ -1,4 +1,4 @@
-//! One client: it sends real packets, has one update in flight at a time, and checks every answer.
+//! One client. The client sends real packets, has at most one update in flight, and checks every answer.
 
 use std::time::{Duration, Instant};
 
@@ -13,40 +13,40 @@ use super::troubles::Troubles;
 
 /// Time after which an update without an answer is sent again.
 const RESEND: Duration = Duration::from_millis(10);
-/// Time without an answer to an update after which the measurement ends.
+/// Time after which the measurement ends if an update has no answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Time after which an OPEN, a barrier or an END is sent again.
+/// Time after which an OPEN, a bypass or an END without an answer is sent again.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
-/// Interval at which an answer to one of these is checked.
+/// Interval at which the client checks for the answer to an OPEN, a bypass or an END.
 const ASK_LOOK: Duration = Duration::from_micros(50);
 
-/// One client with one update in flight at a time.
+/// One client, with at most one update in flight.
 pub struct Session {
-    /// Number of the client at the carrier.
+    /// The number by which the carrier knows the client.
     client: usize,
     answers: Answers,
     /// Keys of the session, if the shard has keys.
     keys: Option<SessionKeys>,
-    /// Session, token and epoch of every packet; `seq` is the last used number.
+    /// Header with session, token and epoch for every packet. The header's `seq` is the last used number.
     stamp: Header,
-    /// For each fragment, the header without seq, and the fragment's part of the payload.
+    /// For each fragment, a header without seq, and the fragment's part of the payload.
     fragments: Vec<(Header, Vec<u8>)>,
     /// The packets of the update in flight, as they were sent.
     packets: Vec<Vec<u8>>,
-    /// For each packet, whether its reflection has arrived.
+    /// For each packet, whether the reflected packet has arrived.
     back: Vec<bool>,
     begun: Instant,
     sent: Instant,
     busy: bool,
-    /// The smallest number of devices that held an update so far.
+    /// The smallest number of copies of any update so far.
     copies: Option<u8>,
     /// Numbers of resends and other irregularities.
     pub troubles: Troubles,
 }
 
 impl Session {
-    /// Opens a session, if the system under test has a device. `client` is the client's number at the carrier; it
-    /// distinguishes the client's keys from the keys of other clients.
+    /// Opens a session, if the system under test has a device. `client` is the number by which the carrier knows the
+    /// client. This number also makes this client's keys differ from those of other clients.
     pub fn open<C: Carrier>(
         carrier: &mut C,
         answers: Answers,
@@ -54,7 +54,7 @@ impl Session {
         payload_bytes: usize,
         client: usize,
     ) -> anyhow::Result<Session> {
-        // The token is even: this session is no mark.
+        // The token is even. An odd token would make the session a mark.
         let token = fastrand::u64(1..1 << 60) << 1;
         let stamp = Header {
             session: fastrand::u64(1..),
@@ -93,7 +93,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Returns the number of devices that held every update; 0 if no device states one.
+    /// Returns the number of devices that held every update; 0 if acknowledgements state no copies.
     pub fn copies(&self) -> u8 {
         self.copies.unwrap_or(0)
     }
@@ -115,7 +115,7 @@ impl Session {
         Ok(())
     }
 
-    /// Sends the next update. The update's time begins when its packets are ready.
+    /// Sends the next update. The round trip of the update is measured from the moment at which its packets are ready.
     pub fn begin<C: Carrier>(&mut self, carrier: &mut C) -> anyhow::Result<()> {
         for ((header, part), packet) in self.fragments.iter().zip(&mut self.packets) {
             self.stamp.seq += 1;
@@ -137,14 +137,14 @@ impl Session {
         Ok(())
     }
 
-    /// Handles an answer. Returns the start of the update if the answer completes it.
+    /// Handles an answer. If the answer completes the update, returns the time at which the update began.
     pub fn receive(&mut self, datagram: &[u8]) -> anyhow::Result<Option<Instant>> {
         let complete = self.take(datagram)?;
         self.busy &= !complete;
         Ok(complete.then_some(self.begun))
     }
 
-    /// Whether the answer has the session's token, or the head's MAC.
+    /// Returns whether the answer has the session's token, or a valid MAC of the head.
     fn is_own(&self, packet: &Packet<'_>) -> bool {
         self.keys
             .map_or(packet.header.tag == self.stamp.tag, |keys| {
@@ -152,7 +152,7 @@ impl Session {
             })
     }
 
-    /// Checks an answer. Returns true if the answer completes the update in flight.
+    /// Checks an answer. Returns whether the answer completes the update in flight.
     fn take(&mut self, datagram: &[u8]) -> anyhow::Result<bool> {
         let packet = Packet::parse(datagram)
             .map_err(|reason| anyhow::anyhow!("an answer is damaged: {reason}"))?;
@@ -177,7 +177,7 @@ impl Session {
             }
             (Kind::Ack, Answers::Handler | Answers::Device) => {
                 if !self.busy || header.seq < self.stamp.seq {
-                    // The answer belongs to an earlier fragment, or is a repetition.
+                    // The answer belongs to an earlier fragment, or was received before.
                     self.troubles.stale += u64::from(self.fragments.len() == 1);
                     return Ok(false);
                 }
@@ -191,7 +191,7 @@ impl Session {
                 Ok(true)
             }
             (Kind::OpenReply, Answers::Device) => {
-                // An OPEN that was sent twice is answered twice.
+                // The client sent the OPEN twice, so a second answer arrives.
                 self.troubles.stale += 1;
                 Ok(false)
             }
@@ -252,7 +252,7 @@ impl Session {
         )
     }
 
-    /// Ends the session at the device.
+    /// Ends the session at the head.
     pub fn end<C: Carrier>(&mut self, carrier: &mut C) -> anyhow::Result<()> {
         if self.answers != Answers::Device {
             return Ok(());
@@ -285,7 +285,7 @@ impl Session {
             if asked.is_none_or(|asked| asked.elapsed() >= ASK_AGAIN) {
                 asked = Some(Instant::now());
                 carrier.prepare(self.client, &question)?;
-                // A request that cannot be sent now is sent later.
+                // If the request cannot be sent now, a later turn of the loop sends it again.
                 carrier.send(self.client, &question)?;
             }
             let Some(arrived) = carrier.receive(&mut buffer)? else {
@@ -303,7 +303,7 @@ impl Session {
     }
 }
 
-/// Returns the header with length and checksum of the payload, sealed if there are keys.
+/// Returns the header with length and checksum of the payload. If there are keys, the header also has its MAC.
 fn sealed(keys: Option<SessionKeys>, header: Header, payload: &[u8]) -> Header {
     keys.map_or(header, |keys| keys.to_head.seal(&header, payload))
 }
@@ -386,7 +386,7 @@ mod tests {
         assert!(session.take(&good).is_err());
         session.stamp.tag -= 1;
         assert!(session.take(&good).unwrap());
-        // A device answers an OPEN twice if the client sent it twice.
+        // The client sent its OPEN twice, so the device answers twice.
         let mut late = Vec::new();
         let reply = Header {
             kind: Kind::OpenReply,
@@ -397,7 +397,7 @@ mod tests {
         assert!(session.take(&late).is_err());
         session.answers = Answers::Device;
         assert!(!session.take(&late).unwrap());
-        // A device that states no copy has acknowledged nothing.
+        // An acknowledgement with 0 copies acknowledges nothing.
         assert!(session.take(&good).is_err());
     }
 

@@ -1,4 +1,4 @@
-//! Clients with a UDP socket each.
+//! Clients that have a UDP socket each.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -11,8 +11,8 @@ use mio::unix::SourceFd;
 
 use super::carrier::{Arrived, Buffer, Carrier};
 
-/// Clients with a UDP socket each. A single socket is read directly. With several sockets, events of the kernel tell
-/// which socket to read.
+/// Clients that have a UDP socket each. A single socket is read directly. With several sockets, events of the kernel
+/// tell which socket has datagrams.
 pub struct Sockets {
     sockets: Vec<UdpSocket>,
     poll: mio::Poll,
@@ -97,15 +97,15 @@ impl Carrier for Sockets {
     }
 
     fn unfinished(&mut self, client: usize) {
-        // An event reports only once that datagrams are waiting. Datagrams that arrive after a complete update are
-        // late, and are received at the next event.
+        // An event reports a socket only once, so the socket is read until its answer is complete. Datagrams after a
+        // complete answer are late, and the next event covers them.
         if self.sockets.len() > 1 {
             self.ready.push_front(client);
         }
     }
 }
 
-/// Whether the error will pass: no datagram is waiting, or an earlier datagram was lost.
+/// Returns whether the error is temporary: no datagram is waiting, or an earlier datagram was lost.
 fn is_passing(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -135,8 +135,8 @@ mod tests {
                 sockets.send(client, &[vec![7]]).unwrap();
                 from.push(far.recv_from(&mut buffer).unwrap().1);
             }
-            // Each client gets up to two datagrams: the second datagram follows if the first does not complete the
-            // answer.
+            // Each client gets up to two datagrams. The second datagram follows if the first datagram does not complete
+            // the answer.
             for part in 0..2 {
                 for (client, from) in from.iter().enumerate() {
                     let datagram = [u8::try_from(client).unwrap(), part];

@@ -1,5 +1,4 @@
-//! A system that has been set up: its network, programs and processes. A system that has been set up: its network,
-//! programs and processes.
+//! A system that has been set up: its network, programs and processes.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -21,19 +20,19 @@ pub const CLIENT: &str = "client1";
 /// Longest wait until a process serves.
 pub const START_MAX: Duration = Duration::from_secs(15);
 
-/// A system that has been set up. The fields are dropped in this order, so that all users of the
+/// A system that has been set up. The fields are dropped in the order of their declaration, so that all users of the
 /// network end before the network.
 pub struct Stand {
-    /// The running devices; the last device of the chain is first.
+    /// The running devices, the last device of the chain first.
     devices: Vec<(Role, Process)>,
     pinned: Vec<Pinned>,
     server: Option<Process>,
     _programs: Vec<Plain>,
-    /// The program at the client's end, which clients with sockets need.
+    /// The program at the client's end of the link, which clients with sockets need.
     client_program: Option<Plain>,
     system: System,
     number: usize,
-    /// The key files, if the system serves and has keys.
+    /// The key files, if the system has keys and runs processes of pmnet.
     keys: Option<Keys>,
     /// The network of the system.
     pub network: Network,
@@ -42,8 +41,8 @@ pub struct Stand {
 }
 
 impl Stand {
-    /// Creates the network of a system with its programs, for clients with sockets. `number`
-    /// distinguishes several systems.
+    /// Creates the network of a system, with the programs for clients that use sockets. `number` distinguishes several
+    /// systems.
     pub fn build(system: System, number: usize) -> anyhow::Result<Stand> {
         let recipe = system.recipe();
         let prefix = format!("{PREFIX}{}-b{number}-", std::process::id());
@@ -68,8 +67,8 @@ impl Stand {
         Ok(stand)
     }
 
-    /// Prepares the client's end for clients with these means. Clients with AF_XDP have their own
-    /// program, and an interface can have only one.
+    /// Prepares the client's end of the link. Clients with AF_XDP attach a program of their own, and an interface can
+    /// have only one program.
     pub fn clients_by(&mut self, client_io: ClientIo) -> anyhow::Result<()> {
         if client_io == ClientIo::AfXdp || !self.recipe.client_takes_xdp {
             self.client_program = None;
@@ -80,10 +79,10 @@ impl Stand {
         Ok(())
     }
 
-    /// Starts the server and the devices of the system, if it has any, and waits until they serve.
-    /// `store` is the URL of the server's store.
+    /// Starts the server and the devices of the system, if it has any, and waits until they serve. `store` is the URL
+    /// of the store.
     ///
-    /// The calling thread must outlive the stand, because the processes end with this thread.
+    /// The calling thread must outlive the stand, because the processes end when this thread ends.
     pub fn serve(&mut self, medium: Medium, store: &str, scratch: &Scratch) -> anyhow::Result<()> {
         let devices = self.recipe.device.iter().chain(self.recipe.behind);
         let devices: Vec<(usize, Device)> = devices.copied().enumerate().collect();
@@ -106,7 +105,7 @@ impl Stand {
         }
         server.extend(self.cluster_key());
         self.server = Some(self.start("server", "server", server, scratch)?);
-        // The last device starts first, because the server builds a chain from its end.
+        // The last device starts first, because the server builds the chain beginning with the last device.
         for (index, device) in devices.into_iter().rev() {
             let process = self.start_device(index, device, medium, scratch)?;
             self.devices.push((Role::Device(index), process));
@@ -125,8 +124,8 @@ impl Stand {
         let mut arguments = words(&["device"]);
         arguments.extend(words(device.flags));
         if self.keys.is_some() {
-            // Each device's next hop has the next id; the last device's next hop is the server,
-            // with id 0.
+            // The id of each device's next hop is the device's own id plus one. The next hop of the last device is the
+            // server, which has id 0.
             let last = index == self.recipe.behind.len();
             let next = if last { 0 } else { index + 2 };
             arguments.extend(words(&["--next-id", &next.to_string()]));
@@ -162,7 +161,7 @@ impl Stand {
         Ok(front.map(|front| front.key))
     }
 
-    /// Returns the file of this key.
+    /// Returns the file with the clients' key.
     pub fn front_key_file(&self) -> Option<&Path> {
         self.keys.as_ref().map(|keys| keys.front.as_path())
     }
@@ -205,8 +204,7 @@ fn words(words: &[&str]) -> Vec<OsString> {
     words.iter().map(Into::into).collect()
 }
 
-/// Starts a pmnet process in a node of a network, under this name for messages, and waits until it
-/// serves.
+/// Starts a pmnet process in a node of a network, and waits until it serves. Messages name the process with this name.
 ///
 /// # Errors
 /// Fails if the process cannot be started, or does not serve in time.

@@ -1,5 +1,5 @@
-//! The compared systems: the node of each process, the attached programs, and the process that
-//! answers. A new system needs only a name, a sentence and a recipe in this module.
+//! The systems that are compared. For each system: the node of each process, the attached programs, and the process
+//! that answers. To add a system, add a name, a sentence and a recipe in this module.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -8,18 +8,18 @@ use serde::Serialize;
 
 use crate::xdp::plain::Program;
 
-/// The storage of a device's log.
+/// The medium of a device's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Medium {
-    /// A file on tmpfs: acknowledged updates survive the death of processes.
+    /// A file on tmpfs: acknowledged updates survive the end of a process.
     Dram,
     /// An ordinary file: acknowledged updates survive a power cut.
     File,
 }
 
 impl Medium {
-    /// Returns the name for titles.
+    /// Returns the name that titles use.
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {
@@ -28,7 +28,7 @@ impl Medium {
         }
     }
 
-    /// Returns the name in `--media`.
+    /// Returns the value for `--media`.
     #[must_use]
     pub const fn flag(self) -> &'static str {
         match self {
@@ -42,23 +42,24 @@ impl Medium {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum System {
-    /// A device at the server that only reflects packets: the minimum for any device.
+    /// The machine of the server only reflects packets. The measured latency is the minimum for any device.
     Limit,
-    /// A machine between client and server that only reflects packets: the minimum for a device on
-    /// such a machine.
+    /// A machine between client and server only reflects packets. The measured latency is the minimum for a device on a
+    /// machine between client and server.
     LimitRouter,
-    /// Two machines in a row that only forward, and a third machine that reflects: the minimum for a chain of three.
+    /// Two machines in a row only forward, and a third one reflects. The measured latency is the minimum for a chain of
+    /// three devices.
     #[value(name = "limit-router-3")]
     #[serde(rename = "limit-router-3")]
     LimitRouter3,
-    /// The server answers; its NIC has a program that lets every packet pass.
+    /// The server answers. The NIC of the server's machine has a program that lets every packet pass.
     ClientServerNic,
-    /// `pmnet device --mode nic`: the pipeline in the kernel, at the server's NIC.
+    /// `pmnet device --mode nic`: the pipeline in the kernel of the server's machine, at its NIC.
     Nic,
-    /// `pmnet device --mode nic` with a server that reads the device's log directly, so that no
-    /// update goes through a socket.
+    /// `pmnet device --mode nic`, with a server that reads the device's log directly. So no update goes through a
+    /// socket.
     NicMapped,
-    /// The server answers; the switch between client and server only forwards.
+    /// The server answers. The switch between client and server only forwards.
     ClientServer,
     /// `pmnet device --mode switch`: the pipeline in the kernel, at the ports of the switch.
     Switch,
@@ -67,8 +68,8 @@ pub enum System {
     Router,
     /// `pmnet device`, a process on a machine between client and server.
     Relay,
-    /// `pmnet device --mode af-xdp`, a process that bypasses the kernel's stack and receives
-    /// packets directly into its log.
+    /// `pmnet device --mode af-xdp`: a process that bypasses the kernel's network stack, and receives packets directly
+    /// into its log.
     AfXdp,
     /// Two devices in the kernels of two machines in a row between client and server.
     #[value(name = "router-2")]
@@ -91,62 +92,62 @@ pub enum System {
 /// The process that answers an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answers {
-    /// No process: the update's packet itself comes back.
+    /// No process answers: the packet of the update itself is reflected.
     Itself,
     /// The ideal handler, at the server's address.
     Handler,
-    /// A device; it forwards the update to the server later.
+    /// A device, which forwards the update to the server later.
     Device,
 }
 
 /// A device and its arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct Device {
-    /// The namespace in which the program runs.
+    /// The node on which the device runs.
     pub node: &'static str,
-    /// Flags of the device, without the flags for the log.
+    /// Flags of the device, except those for the log.
     pub flags: &'static [&'static str],
-    /// Whether its log is kernel memory, which remains until the device is taken out of the kernel.
+    /// The device's log is kernel memory, which remains until the device is removed from the kernel.
     pub in_kernel: bool,
-    /// Whether the server reads the device's log directly.
+    /// The server reads the device's log directly.
     pub server_reads_log: bool,
 }
 
-/// The instructions to set a system up.
+/// The instructions for setting up a system.
 #[derive(Clone, Copy, Debug)]
 pub struct Recipe {
     /// Number of switches between client and server.
     pub devices: u8,
-    /// Attached programs: node, interface and program.
+    /// The attached programs, each with its node and interface.
     pub programs: &'static [(&'static str, &'static str, Program)],
-    /// Whether a program transmits packets from XDP to the client. A veth receives such packets only if the veth has an
-    /// XDP program itself.
+    /// A program transmits packets to the client from XDP. A veth accepts such packets only if the veth itself has an
+    /// XDP program.
     pub client_takes_xdp: bool,
     /// The device to which clients send.
     pub device: Option<Device>,
-    /// The other devices of the device's chain, in order; the server at [`SERVER`] follows the last device.
+    /// The other devices of the chain, in order. The server at [`SERVER`] follows the last device.
     pub behind: &'static [Device],
-    /// The address to which clients send.
+    /// The address to which clients send their updates.
     pub target: SocketAddrV4,
     /// The process that answers.
     pub answers: Answers,
-    /// The system's baseline: the same path with a device that only forwards.
+    /// The system's baseline: the same path with a device that only forwards. `None`: there is no baseline.
     pub baseline: Option<System>,
-    /// Whether devices, server and clients have keys: each packet is then sealed and verified.
+    /// Devices, server and clients have keys. Each packet then has a MAC, which its receiver verifies.
     pub keyed: bool,
 }
 
-/// The address of the server, or of the handler in its place.
+/// The address of the server, or of the handler that takes its place.
 pub const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, 200), 51_500);
 /// The address of a device on a machine of its own.
 const HOP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, 101), 51_000);
-/// The address of the third machine in a row.
+/// The address of the device on the third machine in a row.
 const THIRD_HOP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, 103), 51_000);
 /// The address of a device at the server's NIC.
 const NIC: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, 200), 51_000);
 
 impl System {
-    /// The systems that are measured by default, with R = 1.
+    /// The systems that are measured by default. Their chains have one device (R = 1).
     pub const DEFAULT: [System; 9] = [
         System::Limit,
         System::ClientServerNic,
@@ -159,7 +160,7 @@ impl System {
         System::AfXdp,
     ];
 
-    /// Returns the minimum for systems of this kind.
+    /// Returns the system that is the minimum for this system.
     #[must_use]
     pub const fn limit(self) -> System {
         match self {
@@ -168,7 +169,7 @@ impl System {
         }
     }
 
-    /// Returns the name on the command line.
+    /// Returns the name of the system on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -191,7 +192,7 @@ impl System {
         }
     }
 
-    /// Returns the name; if there is a log, with medium and R.
+    /// Returns the name for titles. If the system has a log, medium and R follow.
     #[must_use]
     pub fn title(self, medium: Medium) -> String {
         let medium = match self.recipe().device {
@@ -203,7 +204,7 @@ impl System {
         format!("{} ({}, R = {copies})", self.name(), medium.title())
     }
 
-    /// Returns a sentence that describes it.
+    /// Returns a sentence that describes the system.
     #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {
@@ -437,10 +438,11 @@ const fn keyed(recipe: Recipe) -> Recipe {
     }
 }
 
-/// The programs at both ends of a chain, which accept packets that the devices transmit from XDP.
+/// The program at the server's end of a chain. With this program, the veth accepts packets that the devices transmit
+/// from XDP.
 const CHAIN_PROGRAMS: &[(&str, &str, Program)] = &[("server", "eth0", Program::Pass)];
 
-/// Returns a device of a chain in the kernel.
+/// Returns a device in the kernel that is part of a longer chain.
 const fn in_chain(node: &'static str, flags: &'static [&'static str]) -> Device {
     Device {
         node,

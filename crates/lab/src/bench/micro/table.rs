@@ -32,7 +32,7 @@ pub fn text(outcome: &Outcome) -> String {
     text
 }
 
-/// Returns the title of the cells that are compared with this cell.
+/// Returns the title of the group of cells to which this cell belongs.
 pub fn group(cell: &Cell) -> String {
     let clients = match cell.client_io {
         io if io.is_program() => "program",
@@ -41,7 +41,7 @@ pub fn group(cell: &Cell) -> String {
     format!("{} B, {} {clients}(s)", cell.payload_bytes, cell.clients)
 }
 
-/// Returns the cell's name among those of its group.
+/// Returns the name that distinguishes this cell from the other cells of its group.
 pub fn name(cell: &Cell) -> String {
     match cell.client_io {
         io if io.is_program() => format!("{}, {}", cell.title, io.title()),
@@ -68,7 +68,7 @@ fn row(cell: &Cell) -> String {
     line
 }
 
-/// Returns a ratio as text, empty for `None`.
+/// Returns a ratio as text; for `None`, an empty text.
 pub fn times(ratio: Option<f64>) -> String {
     ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}×"))
 }

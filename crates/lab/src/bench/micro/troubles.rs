@@ -1,21 +1,22 @@
-//! Irregularities of updates, which do not invalidate the measurement.
+//! Irregularities of updates that do not invalidate the measurement.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// Numbers of resends and similar irregularities. No irregularity invalidates a measurement; all of them are shown.
+/// Numbers of resends and other irregularities. The report shows all irregularities, and no irregularity invalidates a
+/// measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Troubles {
     /// Number of updates that were sent again after 10 ms without an answer.
     pub resends: u64,
-    /// Number of updates for which the device had no space at the moment.
+    /// Number of updates for which the log of the device had no space.
     pub not_logged: u64,
     /// Number of updates that arrived out of order, because an earlier update was lost.
     pub nacks: u64,
-    /// Number of datagrams that the kernel did not accept.
+    /// Number of datagrams that the kernel did not accept for sending.
     pub not_sent: u64,
-    /// Number of repeated answers.
+    /// Number of answers that were received before, or belong to an earlier fragment.
     pub stale: u64,
 }
 
@@ -29,7 +30,7 @@ impl Troubles {
         self.stale += other.stale;
     }
 
-    /// Whether there was no irregularity.
+    /// Returns whether there was no irregularity.
     pub fn none(&self) -> bool {
         *self == Troubles::default()
     }

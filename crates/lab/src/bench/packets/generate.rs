@@ -1,5 +1,5 @@
-//! The client: one thread with one AF_XDP socket for each queue, in a closed loop with a fixed
-//! number of requests in flight on each queue.
+//! The client of the benchmark: one thread with one AF_XDP socket for each queue. The loop of the client is closed: the
+//! number of requests in flight on each queue is fixed.
 
 use std::net::SocketAddrV4;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,23 +15,23 @@ use crate::bench::micro::bypass::resolve;
 use crate::bench::micro::frame::{self, HEADERS, Path};
 use crate::testbed::END_INTERFACE;
 
-/// Range of the client's port, which differs in each run, so that late answers find no socket.
+/// Range from which a run draws the client's port. Each run uses another port, so that late answers find no socket.
 const PORTS: std::ops::Range<u16> = 20_000..40_000;
 const FRAME_BYTES: u32 = 2048;
-/// A few requests use few frames, which then stay in the caches.
+/// Minimum size of a ring. Few requests need few frames, which then stay in the CPU's caches.
 const RING_MIN: usize = 16;
-/// Position of the UDP checksum in a frame. The checksum stays 0, because its computation would be
-/// most of this thread's work.
+/// Position of the UDP checksum in a frame. The checksum stays 0, because computing it would be most of this thread's
+/// work.
 const CHECKSUM: std::ops::Range<usize> = HEADERS - 2..HEADERS;
 /// Time after which a request without an answer is sent again.
 const RESEND: Duration = Duration::from_millis(50);
-/// Time without any answer after which the measurement ends.
+/// Time without any answer after which the measurement ends with an error.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Interval at which resends and the end of the run are checked.
+/// Interval at which the client checks for overdue requests and for the end of the run.
 const LOOK: Duration = Duration::from_millis(1);
-/// Maximum number of attempts to wake the kernel when its queue is full.
+/// Maximum number of attempts to wake the kernel while its queue is full.
 const WAKES_MAX: usize = 100;
-/// Longest round trip that the histogram distinguishes, in nanoseconds.
+/// Longest round trip that the histogram can hold, in nanoseconds.
 const NANOS_MAX: u64 = 60_000_000_000;
 
 /// Settings of a run.
@@ -39,7 +39,7 @@ const NANOS_MAX: u64 = 60_000_000_000;
 pub struct Run {
     /// The server's address.
     pub target: SocketAddrV4,
-    /// The server's treatment of requests.
+    /// What the server does with a request.
     pub store: Store,
     /// Number of queues.
     pub queues: usize,
@@ -51,7 +51,7 @@ pub struct Run {
     pub warmup: Duration,
     /// Duration of the measurement.
     pub duration: Duration,
-    /// Whether this is the machine's only core, so that an idle thread must yield it.
+    /// The machine has only one core, so an idle thread must yield it.
     pub yields: bool,
 }
 
@@ -61,7 +61,7 @@ pub struct Sample {
     pub histogram: Histogram<u64>,
     /// Number of requests that were sent again.
     pub resends: u64,
-    /// The highest order in an answer.
+    /// The highest order that an answer has stated.
     pub last: u64,
 }
 
@@ -80,7 +80,7 @@ struct Lane {
     path: Path,
     /// The headers of a frame, without a UDP checksum.
     headers: [u8; HEADERS],
-    /// Number of frames that are kept for sending.
+    /// Number of frames that are reserved for sending.
     kept: usize,
     slots: Vec<Slot>,
     burst: Vec<Received>,
@@ -129,7 +129,7 @@ impl Lane {
     /// Puts the request of a slot into the send queue.
     fn send(&mut self, slot: usize, payload_bytes: usize, now: Instant) -> anyhow::Result<()> {
         if self.socket.reserve(1)? == 0 {
-            // The ring is full, because too many requests were sent again. This request is sent later.
+            // The ring is full of requests that were sent again. A later turn sends this request.
             return Ok(());
         }
         let Some(frame) = self.socket.take() else {
@@ -209,7 +209,7 @@ pub fn run(run: &Run, stop: &AtomicBool) -> anyhow::Result<Sample> {
         },
         measure: now + run.warmup,
         until: now + run.warmup + run.duration,
-        // The random start distinguishes the requests of different runs.
+        // The random start makes the requests of different runs differ.
         next: fastrand::u64(..1 << 48) << 8,
         busy: 0,
     };
@@ -262,7 +262,7 @@ impl Client<'_> {
         Ok(())
     }
 
-    /// Handles the answers of one queue, and sends the next requests.
+    /// Handles the answers on one queue, and sends the next requests. Returns whether an answer was received.
     fn take(&mut self, lane: &mut Lane) -> anyhow::Result<bool> {
         let mut burst = std::mem::take(&mut lane.burst);
         lane.socket.receive(&mut burst)?;
@@ -279,7 +279,8 @@ impl Client<'_> {
             let answer = request::read_answer(parsed.datagram);
             let (number, order) = answer.context("an answer that is none")?;
             lane.socket.give_back(received.frame);
-            // If a request was sent twice, its second answer has no request any more.
+            // A request that was sent twice is answered twice. When the second answer arrives, the request is no longer
+            // in flight.
             let mut slots = lane.slots.iter();
             let slot = slots.position(|slot| slot.busy && slot.number == number);
             self.sample.last = self.sample.last.max(order);
@@ -299,7 +300,8 @@ impl Client<'_> {
             }
             if now < self.until {
                 let number = self.number();
-                // Each request gets its own start time, because a burst is not one moment.
+                // Each request gets a start time of its own, because the requests of a burst do not start at
+                // one moment.
                 lane.begin(slot, number, self.run, Instant::now())?;
             } else {
                 lane.slots[slot].busy = false;

@@ -1,5 +1,4 @@
-//! Measures the three servers in turn, in several rounds and both orders. Figures are medians over
-//! the rounds.
+//! Measures the three servers in turn, in several rounds, with alternating order. Figures are medians over the rounds.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::{Path, PathBuf};
@@ -28,9 +27,9 @@ const TARGET: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, 200), 7_
 /// One combination of server, log, queues and request size.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cell {
-    /// The server's treatment of requests.
+    /// What the server does with a request.
     pub store: Store,
-    /// The storage of the server's log.
+    /// The medium of the server's log.
     pub place: Place,
     /// Number of queues.
     pub queues: usize,
@@ -40,7 +39,7 @@ pub struct Cell {
     pub payload_bytes: usize,
     /// Number of measured requests in all rounds.
     pub requests: u64,
-    /// Requests per second. This figure and the next four are medians over the rounds.
+    /// Requests per second. The figures from here to `burst` are medians over the rounds.
     pub throughput: f64,
     /// Median round trip in microseconds.
     pub p50_us: f64,
@@ -48,22 +47,22 @@ pub struct Cell {
     pub p99_us: f64,
     /// Time of the server's thread for one request in nanoseconds, as the median over the requests.
     pub server_ns: f64,
-    /// The part of `server_ns` that storing takes: the difference from the server that stores nothing.
+    /// The part of `server_ns` that storing takes: the difference to the server that stores nothing.
     pub storing_ns: Option<f64>,
-    /// Number of requests that the server received at a time.
+    /// Number of requests that the server received in one turn of its loop.
     pub burst: f64,
-    /// Throughput in percent above that of copying into a log.
+    /// Gain in throughput over the server that copies into a log, in percent.
     pub more_throughput: Option<f64>,
-    /// Median latency in percent below that of copying into a log.
+    /// Reduction of the median latency against the server that copies into a log, in percent.
     pub less_latency: Option<f64>,
-    /// The throughput of each round, sorted; it shows how far the rounds agree.
+    /// The throughput of each round, sorted. The spread shows how far the rounds agree.
     pub rounds: Vec<f64>,
     /// Number of requests that were sent again, in all rounds.
     pub resends: u64,
 }
 
 impl Cell {
-    /// Returns the properties that compared cells have in common.
+    /// Returns the properties that all cells of a comparison share.
     #[must_use]
     pub const fn group(&self) -> (Place, usize, usize, usize) {
         (self.place, self.queues, self.in_flight, self.payload_bytes)
@@ -81,7 +80,7 @@ pub struct Outcome {
     pub cells: Vec<Cell>,
 }
 
-/// A server with its network, which is dropped last.
+/// A server and its network. The network is dropped last.
 struct Stand {
     server: Server,
     network: Network,
@@ -97,7 +96,7 @@ struct One {
     resends: u64,
 }
 
-/// Measures all cells of the plan; adds the cells that are impossible on this machine to `notes`.
+/// Measures all cells of the plan. For each cell that is impossible on this machine, adds a note to `notes`.
 pub fn all(
     plan: &Plan,
     folder: &Path,
@@ -144,7 +143,7 @@ impl Drop for Huge {
     }
 }
 
-/// Measures one medium with this number of queues.
+/// Measures all servers with one medium and this number of queues.
 fn measure(
     plan: &Plan,
     place: Place,
@@ -184,7 +183,7 @@ fn measure(
             let mut samples: Vec<Vec<One>> = stands.iter().map(|_| Vec::new()).collect();
             for round in 0..plan.rounds {
                 let mut order: Vec<usize> = (0..stands.len()).collect();
-                // The order alternates, so that the order does not affect the result.
+                // The order of the servers alternates, so that it does not affect the result.
                 if round % 2 == 1 {
                     order.reverse();
                 }
@@ -260,7 +259,7 @@ fn set_queues(queues: usize) -> anyhow::Result<()> {
         .args(["-L", END_INTERFACE, "rx", &queues, "tx", &queues])
         .output()?;
     let error = String::from_utf8_lossy(&output.stderr);
-    // `ethtool` reports an error if the number is set already.
+    // `ethtool` fails if the interface already has this number.
     ensure!(
         output.status.success() || error.contains("unmodified") || error.contains("no change"),
         "a veth pair cannot have {queues} queues: {}",
@@ -269,7 +268,7 @@ fn set_queues(queues: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes one run: the client on the first core, the server on the last core.
+/// Makes one run. The client uses the first core, and the server the last core.
 fn one(stand: &mut Stand, what: &Run, stop: &AtomicBool) -> anyhow::Result<One> {
     let cpus = cpus();
     let (first, last) = (cpus.first().copied(), cpus.last().copied());
@@ -291,7 +290,7 @@ fn one(stand: &mut Stand, what: &Run, stop: &AtomicBool) -> anyhow::Result<One> 
         let served: anyhow::Result<Served> =
             served.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let sample = sample.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        // If the server ended, its error explains why the client got no answers.
+        // If the server has failed, its error explains why the client got no answers.
         let served = served?;
         anyhow::Ok((sample?, served))
     })?;
@@ -354,7 +353,7 @@ fn cell(group: (Place, usize, usize, usize), store: Store, samples: &[One]) -> C
     }
 }
 
-/// Computes the percentages of one group.
+/// Computes the percentages for the cells of one group.
 fn compare(mut cells: Vec<Cell>) -> Vec<Cell> {
     let nothing = cells.iter().find(|cell| cell.store == Store::Nothing);
     if let Some(server_ns) = nothing.map(|cell| cell.server_ns) {

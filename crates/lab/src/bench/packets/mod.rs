@@ -1,10 +1,11 @@
-//! PASTE's comparison (M. Honda et al., HotNets 2016) of three servers that answer requests. The first stores nothing,
-//! the second copies each request into a log, and the third makes the packet buffer with the request a part of the log.
+//! Repeats PASTE's comparison (M. Honda et al., HotNets 2016) of three servers that answer requests. The first server
+//! stores nothing. The second copies each request into a log. The third makes the packet buffer with the request a part
+//! of the log.
 //!
-//! The three servers use the same AF_XDP sockets (crate `packets`) and do not differ otherwise. One
-//! thread sends over one veth pair for each server, in a closed loop. The servers are measured in
-//! turn, in several rounds and both orders; figures are medians. After each run, the newest stored requests are
-//! compared with the requests that were sent. A run leaves no processes, networks or files.
+//! The three servers use the same AF_XDP sockets (crate `packets`) and differ in nothing else. Each server has a veth
+//! pair, over which one thread sends in a closed loop. The servers are measured in turn, in several rounds, with
+//! alternating order. The figures are medians. After each run, the newest stored requests are compared with the
+//! requests that were sent. A run leaves no processes, networks or files behind.
 
 mod generate;
 mod measure;
@@ -31,10 +32,10 @@ pub use plan::{
     IN_FLIGHT_MAX, PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MIN, Place, Plan, QUEUES_MAX, Store,
 };
 
-/// Path at which the kernel lists the counters of the processor.
+/// Path in sysfs that exists if the kernel offers the processor's performance counters.
 const COUNTERS: &str = "/sys/bus/event_source/devices/cpu";
 
-/// The reason why this process cannot measure; `None` if no reason can be seen without an attempt.
+/// Returns the reason why this process cannot measure; `None` if no obstacle is known before the attempt.
 #[must_use]
 pub fn refusal() -> Option<String> {
     crate::testbed::refusal()
@@ -42,12 +43,12 @@ pub fn refusal() -> Option<String> {
         .or_else(|| (!af_xdp::is_built()).then(|| NOT_BUILT.to_owned()))
 }
 
-/// Measures, and writes the table, the JSON file and the page.
+/// Runs the measurement, and writes the table, the JSON file and the page.
 ///
 /// # Errors
-/// Fails if this process is not root or lacks a tool, or if a server does not answer, or if a request is not stored as
-/// it was sent, or if the run is interrupted, or if a report cannot be written. All processes, networks and files of
-/// the run are removed in every case.
+/// Fails if this process is not root or lacks a tool, if a server does not answer, if a request is not stored as it was
+/// sent, if the run is interrupted, or if a report cannot be written. In every case all processes, networks and files
+/// of the run are removed.
 pub fn main(plan: &Plan, output: &Output, stop: &AtomicBool) -> anyhow::Result<()> {
     if let Some(reason) = refusal() {
         anyhow::bail!(reason);

@@ -1,4 +1,4 @@
-//! The page `packets.html`: three bars for each request size.
+//! The page `packets.html`, with three bars for each request size.
 
 use super::measure::{Cell, Outcome};
 use super::plan::Store;
@@ -6,14 +6,14 @@ use super::table::{nanos, percent};
 use crate::bench::page::page;
 use crate::demo::chart::{WIDTH, escape};
 
-/// Height of a bar and of the space between two bars, in the chart's own units.
+/// Height of a bar, and of the space between two bars, in the chart's units.
 const BAR: f64 = 14.0;
 const GAP: f64 = 3.0;
-/// Width of the labels at the left, and of a number after a bar.
+/// Width of the labels on the left, and of a number after a bar, in the chart's units.
 const LEFT: f64 = 150.0;
 const RIGHT: f64 = 120.0;
 
-/// Returns the page.
+/// Returns the page as HTML.
 pub fn html(outcome: &Outcome) -> String {
     let same = |a: &Cell, b: &Cell| a.group() == b.group();
     let part = |cell: &Cell| (cell.place, cell.queues, cell.in_flight);
@@ -82,7 +82,7 @@ fn section(place: &str, queues: usize, in_flight: usize, groups: &[&[Cell]]) -> 
     html + "</table></div>\n"
 }
 
-/// Returns the bar chart of one figure.
+/// Returns a bar chart of one figure.
 fn bars(title: &str, groups: &[&[Cell]], figure: &dyn Fn(&Cell) -> f64, digits: usize) -> String {
     let cells = || groups.iter().flat_map(|group| group.iter());
     let most = cells().map(figure).fold(f64::MIN_POSITIVE, f64::max);

@@ -7,13 +7,14 @@ use clap::ValueEnum;
 use pmnet_media::Kind;
 use serde::Serialize;
 
-/// Smallest request in bytes: its number and a few bytes.
+/// Smallest request in bytes: its number and a few more bytes.
 pub const PAYLOAD_BYTES_MIN: usize = 16;
-/// Largest request in bytes: a full packet on Ethernet.
+/// Largest request in bytes: it fills a packet on Ethernet.
 pub const PAYLOAD_BYTES_MAX: usize = 1_472;
-/// Maximum number of queues; a veth pair has at most as many as the machine has cores.
+/// Maximum number of queues. A veth pair has at most as many queues as the machine has cores.
 pub const QUEUES_MAX: usize = 8;
-/// Maximum number of requests in flight on one queue; a veth drops packets beyond 256.
+/// Maximum number of requests in flight on one queue. A veth drops packets if more than 256 are
+/// waiting.
 pub const IN_FLIGHT_MAX: usize = 64;
 
 /// The server's work on a request before it answers.
@@ -24,7 +25,7 @@ pub enum Store {
     Nothing,
     /// The server copies the request into a log and persists the log.
     Copied,
-    /// The packet buffer with the request becomes part of the log and is persisted.
+    /// The packet buffer that holds the request becomes a part of the log, and is persisted.
     Buffers,
 }
 
@@ -39,7 +40,7 @@ impl Store {
         }
     }
 
-    /// Returns a sentence that describes it.
+    /// Returns a sentence that describes the server's work.
     #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {
@@ -54,19 +55,19 @@ impl Store {
     }
 }
 
-/// The storage of the log.
+/// The medium of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Place {
-    /// A file on tmpfs. A persist flushes nothing.
+    /// A file on tmpfs. Persisting flushes no cache lines.
     Tmpfs,
-    /// A file on tmpfs. Every persist flushes lines, as persistent memory needs it.
+    /// A file on tmpfs. Persisting flushes cache lines, as persistent memory requires.
     TmpfsFlushed,
-    /// A file on hugetlbfs. A persist flushes nothing.
+    /// A file on hugetlbfs. Persisting flushes no cache lines.
     Hugetlbfs,
-    /// A file on hugetlbfs. Every persist flushes lines, as persistent memory needs it.
+    /// A file on hugetlbfs. Persisting flushes cache lines, as persistent memory requires.
     HugetlbfsFlushed,
-    /// A file on disk, written with `O_DSYNC`.
+    /// A file on disk, which is written with `O_DSYNC`.
     File,
 }
 
@@ -83,7 +84,7 @@ impl Place {
         }
     }
 
-    /// Returns the effect of a persist, for titles.
+    /// Returns the title, which states the effect of persisting.
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {
@@ -95,7 +96,7 @@ impl Place {
         }
     }
 
-    /// Returns whether persists flush lines although this storage does not need it.
+    /// Returns whether persisting flushes cache lines although this medium does not require it.
     #[must_use]
     pub const fn flushes(self) -> bool {
         matches!(self, Place::TmpfsFlushed | Place::HugetlbfsFlushed)
@@ -110,7 +111,7 @@ impl Place {
         }
     }
 
-    /// Returns the medium as crate `packets` names it.
+    /// Returns the medium that crate `packets` must use.
     #[must_use]
     pub const fn medium(self) -> pmnet_packets::Medium {
         match self {
@@ -120,7 +121,7 @@ impl Place {
         }
     }
 
-    /// Returns whether the storage needs huge pages.
+    /// Returns whether the medium needs huge pages.
     #[must_use]
     pub const fn is_huge(self) -> bool {
         matches!(self, Place::Hugetlbfs | Place::HugetlbfsFlushed)
@@ -175,7 +176,7 @@ fn free_huge_bytes(info: &str) -> u64 {
 /// The combinations and durations of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The storages of logs, each once.
+    /// The media of logs, each once.
     pub places: Vec<Place>,
     /// The sizes of requests in bytes.
     pub payloads: Vec<usize>,
@@ -183,10 +184,10 @@ pub struct Plan {
     pub queues: Vec<usize>,
     /// The numbers of requests in flight on each queue.
     pub in_flight: Vec<usize>,
-    /// Bytes of packet buffers, and bytes of frame space of the log for copies.
+    /// Size of the packet buffers in bytes. A log for copies has frame space of the same size.
     pub log_bytes: u64,
-    /// Number of requests that are kept before the oldest is dropped; `None`: three quarters of the
-    /// buffers.
+    /// Number of requests that the log keeps before it drops the oldest; `None`: three quarters of
+    /// the buffers.
     pub kept: Option<u64>,
     /// Duration of the measurement in one run.
     pub duration: Duration,
@@ -197,8 +198,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Returns the total size of the files that exist at the same time: three regions and a log,
-    /// with their entries.
+    /// Returns the total size of the files that exist at the same time: three regions with packet
+    /// buffers, and a log with its entries.
     #[must_use]
     pub const fn bytes_together(&self) -> u64 {
         5 * self.log_bytes

@@ -1,23 +1,22 @@
-//! Requests and answers: a number and bytes derived from the number, so that both ends can check
-//! them.
+//! Requests and answers. A request has a number, and bytes that are derived from it, so that both ends can check the
+//! request.
 
 /// Size of a request's number in bytes.
 const NUMBER: usize = 8;
-/// Size of an answer in bytes: the request's number, and the order under which the request was
-/// stored.
+/// Size of an answer in bytes: the request's number, and the order under which the server stored the request.
 pub const ANSWER_BYTES: usize = 16;
 
-/// Fills a request with this number and its derived bytes.
+/// Writes this number and the derived bytes into a request.
 ///
 /// # Panics
-/// If the request is shorter than a number.
+/// Panics if the request is shorter than a number.
 pub fn write(request: &mut [u8], number: u64) {
     let (head, rest) = request.split_at_mut(NUMBER);
     head.copy_from_slice(&number.to_be_bytes());
     rest.fill(filling(number));
 }
 
-/// Returns the number of a request of this length; `None` if the contents are not as sent.
+/// Returns the number of a request of this length; `None` if the contents differ from those that were sent.
 pub fn read(request: &[u8], bytes: usize) -> Option<u64> {
     let number = number(request)?;
     let whole = request.len() == bytes
@@ -27,12 +26,12 @@ pub fn read(request: &[u8], bytes: usize) -> Option<u64> {
     whole.then_some(number)
 }
 
-/// Returns the number of a request without a check of its contents.
+/// Returns the number of a request. The contents are not checked.
 pub fn number(request: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(*request.first_chunk()?))
 }
 
-/// Returns the byte with which a request is filled; a client fills a request quickly, since all bytes are equal.
+/// Returns the byte with which a request is filled. All bytes are equal, so that the client can fill a request quickly.
 fn filling(number: u64) -> u8 {
     number.to_be_bytes()[NUMBER - 1] | 1
 }

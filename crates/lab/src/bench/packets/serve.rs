@@ -1,7 +1,7 @@
-//! The server under test: AF_XDP sockets receive into packet buffers, and the server treats each
+//! The server under test. AF_XDP sockets receive into packet buffers, and the server handles each
 //! request in one of three ways.
 //!
-//! May not: answer a request before it is as durable as its medium makes it.
+//! The server must not answer a request before the request is as durable as the medium makes it.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,35 +16,36 @@ use pmnet_packets::{Options, Region};
 use super::plan::{Place, Store};
 use super::request;
 
-/// Frame space for each entry of the log for copies, in bytes.
+/// Bytes of frame space that each entry of the log for copies gets.
 const BYTES_PER_ENTRY: u64 = 2_048;
 /// Maximum number of stored requests that are checked after a run.
 const CHECKED_MAX: usize = 1_000;
 
-/// Longest time for a request that the histogram distinguishes, in nanoseconds.
+/// Longest time for one request that the histogram can hold, in nanoseconds.
 const NANOS_MAX: u64 = 60_000_000_000;
 
-/// A server. A server serves several runs, one after the other.
+/// A server of the benchmark. One server serves several runs, one after the other.
 pub struct Server {
     store: Store,
     region: Region,
-    /// The log for copies, if the server copies.
+    /// The log for copies; `None` if the server does not copy.
     log: Option<Log<AnyMedia>>,
-    /// Number of stored requests that are kept.
+    /// Number of stored requests that the log keeps.
     kept: u64,
 }
 
 /// The result of a server's run.
 #[derive(Clone, Debug)]
 pub struct Served {
-    /// Number of requests.
+    /// Number of requests that the server handled.
     pub requests: u64,
     /// Number of loop turns in which the server received requests.
     pub turns: u64,
-    /// Time for a request in nanoseconds. The mean of each turn counts once for each request of
-    /// this turn. A turn in which the thread lost its core to another program is an outlier.
+    /// Server time for one request in nanoseconds. For each loop turn, the mean time counts once
+    /// for each request of the turn. If the thread lost its core to another program during a turn,
+    /// this turn is an outlier.
     pub nanos: Histogram<u64>,
-    /// The last order that was assigned.
+    /// The last order that the server assigned.
     pub last: u64,
 }
 
@@ -72,13 +73,13 @@ impl Server {
         })
     }
 
-    /// Returns the server's treatment of requests.
+    /// Returns what the server does with a request.
     pub const fn store(&self) -> Store {
         self.store
     }
 
-    /// Serves until `done`. Without requests the thread spins, or yields its core if `yields` is
-    /// set.
+    /// Serves until `done` is set. While no request arrives, the thread spins, or yields its core
+    /// if `yields` is set.
     pub fn serve(&mut self, yields: bool, done: &AtomicBool) -> anyhow::Result<Served> {
         let mut served = Served {
             requests: 0,
@@ -133,7 +134,7 @@ impl Server {
         }
     }
 
-    /// Makes all stored requests durable, and drops the oldest requests.
+    /// Makes all stored requests durable. Drops the oldest ones that the log need not keep.
     fn persist(&mut self) -> anyhow::Result<()> {
         match (self.store, &mut self.log) {
             (Store::Buffers, _) => {
@@ -150,7 +151,7 @@ impl Server {
         Ok(())
     }
 
-    /// Checks after a run that the newest requests up to `last` are stored as they were sent.
+    /// After a run, checks that the newest requests up to `last` are stored as they were sent.
     pub fn check(&self, payload_bytes: usize, last: u64) -> anyhow::Result<()> {
         let good = |order: u64, tag: u64, bytes: &[u8]| {
             let read = request::read(bytes, payload_bytes);
@@ -163,7 +164,7 @@ impl Server {
                 let mut newest = 0;
                 let newer = self.region.kept().filter(|one| one.order >= first);
                 for one in newer {
-                    // The previous run may have used another size.
+                    // A request of another size belongs to an earlier run.
                     if one.bytes.len() == payload_bytes {
                         good(one.order, one.tag, one.bytes)?;
                     }
@@ -187,8 +188,8 @@ impl Server {
     }
 }
 
-/// Copies a request into a log with the layout in which [`Region::keep`] keeps it in place: the
-/// first byte stands for the header.
+/// Copies a request into a log, in the layout in which [`Region::keep`] keeps a request in place:
+/// the first byte takes the place of the header.
 fn append(log: &mut Log<AnyMedia>, number: u64, bytes: &[u8]) -> anyhow::Result<u64> {
     let (first, rest) = bytes.split_first().context("an empty request")?;
     let new = NewEntry {
@@ -202,7 +203,7 @@ fn append(log: &mut Log<AnyMedia>, number: u64, bytes: &[u8]) -> anyhow::Result<
     order.map_err(|full| anyhow::anyhow!("the log is full: {full:?}"))
 }
 
-/// Makes an empty log with a ring as its frame space.
+/// Makes an empty log whose frame space is a ring.
 fn make_log(place: Place, path: &Path, frame_bytes: u64) -> anyhow::Result<Log<AnyMedia>> {
     let frame_bytes = frame_bytes.next_power_of_two();
     let entries = (frame_bytes / BYTES_PER_ENTRY).max(pmnet_log::ENTRIES_MIN);

@@ -45,12 +45,12 @@ pub fn text(outcome: &Outcome) -> String {
     text
 }
 
-/// Returns a time as text, empty for `None`.
+/// Returns a time as text; for `None`, an empty text.
 pub fn nanos(value: Option<f64>) -> String {
     value.map_or_else(String::new, |value| format!("{value:.0}"))
 }
 
-/// Returns the heading of a cell's group.
+/// Returns the heading of the group to which a cell belongs.
 pub fn heading(cell: &Cell) -> String {
     format!(
         "{}, {} queue(s), {} × {} B",
@@ -61,7 +61,7 @@ pub fn heading(cell: &Cell) -> String {
     )
 }
 
-/// Returns a change in percent as text, empty for `None`; `good` is the sign that marks an
+/// Returns a change in percent as text; for `None`, an empty text. `good` is the sign that marks an
 /// improvement.
 pub fn percent(value: Option<f64>, good: char) -> String {
     let Some(value) = value else {

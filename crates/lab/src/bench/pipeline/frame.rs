@@ -1,4 +1,4 @@
-//! Ethernet frames in the form in which they arrive from a client.
+//! Ethernet frames as they arrive from a client.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,7 +11,7 @@ const IPV6: [u8; 2] = [0x86, 0xdd];
 const ARP: [u8; 2] = [0x08, 0x06];
 const UDP: u8 = 17;
 const TCP: u8 = 6;
-/// Minimum length of a frame on the wire, without its checksum.
+/// Minimum length of a frame on the wire, without the frame check sequence.
 const FRAME_BYTES_MIN: usize = 60;
 
 fn ethernet(protocol: [u8; 2]) -> Vec<u8> {
@@ -58,7 +58,7 @@ fn ip_frame(from: IpAddr, to: IpAddr, protocol: u8, payload_len: usize) -> anyho
 /// Returns a frame with a UDP datagram.
 ///
 /// # Errors
-/// Fails if the datagram is too long, or the addresses belong to two families.
+/// Fails if the datagram is too long, or if the addresses belong to different families.
 pub fn udp(from: SocketAddr, to: SocketAddr, datagram: &[u8]) -> anyhow::Result<Vec<u8>> {
     let udp_len = 8 + datagram.len();
     let mut out = ip_frame(from.ip(), to.ip(), UDP, udp_len)?;
@@ -71,23 +71,22 @@ pub fn udp(from: SocketAddr, to: SocketAddr, datagram: &[u8]) -> anyhow::Result<
     Ok(out)
 }
 
-/// Returns a frame with a TCP segment that has no meaning for its receiver, with `payload_bytes`
-/// zeros.
+/// Returns a frame with a TCP segment of `payload_bytes` zeros. No connection expects this segment.
 ///
 /// # Errors
-/// Fails if the segment is too long, or the addresses belong to two families.
+/// Fails if the segment is too long, or if the addresses belong to different families.
 pub fn tcp(from: SocketAddr, to: SocketAddr, payload_bytes: usize) -> anyhow::Result<Vec<u8>> {
     let mut out = ip_frame(from.ip(), to.ip(), TCP, 20 + payload_bytes)?;
     out.extend(from.port().to_be_bytes());
     out.extend(to.port().to_be_bytes());
-    // Sequence numbers, a header of 5 words, ACK and a window; the rest is zero.
+    // Sequence numbers, a header of five 32-bit words, ACK and a window. The other fields are zero.
     out.extend([0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 2, 0, 0, 0, 0, 0]);
     out.resize((out.len() + payload_bytes).max(FRAME_BYTES_MIN), 0);
     Ok(out)
 }
 
-/// Returns an ARP request for an address. (IPv6 has no ARP: for IPv6 addresses the request names a
-/// fixed IPv4 address.)
+/// Returns an ARP request for an address. IPv6 has no ARP, so for IPv6 addresses the request names
+/// a fixed IPv4 address.
 pub fn arp(from: IpAddr, to: IpAddr) -> Vec<u8> {
     let four = |address: IpAddr| match address {
         IpAddr::V4(address) => address.octets(),

@@ -12,7 +12,7 @@ use super::stand::Stand;
 use crate::bench::micro::{cpus, pin};
 use crate::demo::view::View;
 
-/// Payload in bytes of updates in rows that do not vary it.
+/// Payload in bytes of the updates in all rows except those that compare payloads.
 const PAYLOAD_BYTES: usize = 100;
 
 /// One kind of packet with one payload and one number of sessions.
@@ -20,22 +20,22 @@ const PAYLOAD_BYTES: usize = 100;
 pub struct Row {
     /// The kind of packet.
     pub packet: Packet,
-    /// The tag that packets carry to authenticate their sender.
+    /// The kind of tag with which packets authenticate their sender.
     pub tags: Tags,
-    /// Size in bytes of the update, or of the data in its place.
+    /// Size in bytes of the update's payload, or of the data that takes its place.
     pub payload_bytes: usize,
-    /// Number of sessions, which take turns.
+    /// Number of sessions. Successive packets belong to different sessions.
     pub sessions: usize,
     /// Number of measured packets in all rounds.
     pub packets: u64,
     /// Nanoseconds per packet, median over the rounds.
     pub ns: f64,
     /// The shortest time of any round with the pipeline, minus the shortest time of any round
-    /// without it.
+    /// without the pipeline.
     pub ns_min: f64,
-    /// The subtracted time, median over the rounds.
+    /// Time for supplying a packet, which was subtracted, in nanoseconds; median over the rounds.
     pub subtracted_ns: f64,
-    /// Packets per second on one core that does no other work.
+    /// Packets per second that one core can handle if it does no other work.
     pub per_second: f64,
 }
 
@@ -120,7 +120,7 @@ pub fn all(plan: &Plan, stop: &AtomicBool, view: &View) -> anyhow::Result<Vec<Ro
     Ok(rows)
 }
 
-/// Measures one row; the devices take turns, round by round.
+/// Measures one row. The devices of the row take turns from round to round.
 fn one(
     stands: &mut [(Tags, Stand)],
     plan: &Plan,
@@ -140,7 +140,8 @@ fn one(
     Ok(rows.collect())
 }
 
-/// Makes one round. Both programs get the same packets; which program comes first alternates.
+/// Makes one round with both programs. Both programs get the same packets. The order of the
+/// programs alternates from round to round.
 fn round(
     stand: &mut Stand,
     plan: &Plan,
@@ -154,7 +155,7 @@ fn round(
     if number == 0 || packet.appends() {
         stand.prepare(packet, payload_bytes, plan.batch)?;
     }
-    // Both programs must find the packets in the same caches.
+    // After this first run, both programs find the packets in the same CPU caches.
     stand.run_nothing(plan.batch)?;
     Ok(if number.is_multiple_of(2) {
         let without = stand.run_nothing(plan.batch)?;
@@ -165,7 +166,7 @@ fn round(
     })
 }
 
-/// `samples`: time per packet with the pipeline and without it, by round.
+/// Computes a row. `samples`: for each round, the time per packet with and without the pipeline.
 fn row(
     cell: Cell,
     tags: Tags,

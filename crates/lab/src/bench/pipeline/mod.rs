@@ -1,11 +1,10 @@
-//! The cost of one packet in the kernel's pipeline: its program alone, on one core, without
+//! The cost of one packet in the kernel's pipeline. Only the pipeline's program is measured, on one core, without
 //! network, system call or wake-up.
 //!
-//! Thousands of prepared packets go through the loaded program in one system call. Each packet is
-//! different, and each update is really appended to a log and acknowledged. The cost of supplying
-//! the packets is measured in the same way and subtracted. The device's state machine opens the
-//! sessions. The benchmark needs no interface, so it can run beside devices that serve. The benchmark counts only
-//! packets whose result it has checked.
+//! One system call sends thousands of prepared packets through the loaded program. Each packet is different, and each
+//! update is really appended to a log and acknowledged. The cost of supplying the packets is measured separately, and
+//! subtracted. The device's state machine opens the sessions. The benchmark needs no interface, so it can run while
+//! devices on this machine serve. Only packets with a checked result count.
 
 pub(crate) mod frame;
 mod measure;
@@ -26,7 +25,7 @@ pub use packet::Packet;
 pub use plan::{BATCH_MAX, BATCHES_IN_LOG, BESIDE_MAX, Plan, TAKEN_MAX, Tags};
 pub use stand::SESSIONS_MAX;
 
-/// The reason why this process cannot measure; `None` if no reason can be seen without an attempt.
+/// Returns the reason why this process cannot measure; `None` if no obstacle is known before the attempt.
 #[must_use]
 pub fn refusal() -> Option<String> {
     if !Namespaces::is_root() {
@@ -35,11 +34,11 @@ pub fn refusal() -> Option<String> {
     (!plain::is_built()).then(|| NOT_BUILT.to_owned())
 }
 
-/// Measures, and prints a table or one JSON object.
+/// Runs the measurement, and prints a table or one JSON object.
 ///
 /// # Errors
-/// Fails if this process is not root, the kernel does not accept the programs, a packet had an unexpected result, or
-/// the run was interrupted. All programs and maps of the run are removed in every case.
+/// Fails if this process is not root, if the kernel refuses the programs, if a packet has an unexpected result, or if
+/// the run is interrupted. In every case all programs and maps of the run are removed.
 pub fn main(plan: &Plan, json: bool, stop: &AtomicBool) -> anyhow::Result<()> {
     if let Some(reason) = refusal() {
         anyhow::bail!(reason);

@@ -1,5 +1,5 @@
-//! The kinds of packets, and the result that the pipeline must have for each. A new kind needs a
-//! name, a sentence and an expected result here, and its bytes in [`super::stand`].
+//! The kinds of packets, and the result that the pipeline must have for each. To add a kind, add a
+//! name, a sentence and an expected result in this module, and its bytes in [`super::stand`].
 
 use clap::ValueEnum;
 use pmnet_dataplane::xdp::{XDP_PASS, XDP_TX};
@@ -11,26 +11,27 @@ use crate::xdp::Counted;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Packet {
-    /// An update in order, which is appended and acknowledged.
+    /// An update with the next seq of its session. The pipeline appends and acknowledges the
+    /// update.
     Update,
-    /// An update in order over IPv6.
+    /// An update with the next seq of its session, over IPv6.
     Update6,
-    /// An update that is in the log already, which is acknowledged again.
+    /// An update that is already in the log. The pipeline acknowledges the update again.
     Duplicate,
     /// An update of a session that this device does not know.
     Unknown,
     /// An update whose payload does not match its checksum.
     Damaged,
-    /// A READ whose key has an update in the log, which is the answer.
+    /// A READ of a key with an update in the log. The pipeline answers with this update.
     ReadHit,
-    /// A READ whose key has no update in the log; the answer is the order that the store must have
-    /// applied.
+    /// A READ of a key without an update in the log. The answer is the order up to which the store
+    /// must have applied the log.
     ReadMiss,
-    /// UDP to another port of this machine.
+    /// A UDP datagram to a port of this machine that is not the device's.
     OtherPort,
-    /// TCP to this machine.
+    /// A TCP segment to this machine.
     Tcp,
-    /// An ARP question.
+    /// An ARP request.
     Arp,
 }
 
@@ -71,25 +72,26 @@ impl Packet {
         }
     }
 
-    /// Whether the packet advances its session's seq, so that it can be used only once.
+    /// Returns whether the packet advances the seq of its session, and can therefore be used only
+    /// once.
     #[must_use]
     pub const fn appends(self) -> bool {
         matches!(self, Packet::Update | Packet::Update6)
     }
 
-    /// Whether the packet is an update, of a known or an unknown session.
+    /// Returns whether the packet is an update, of a known or an unknown session.
     #[must_use]
     pub const fn is_update(self) -> bool {
         !self.is_read() && !matches!(self, Packet::OtherPort | Packet::Tcp | Packet::Arp)
     }
 
-    /// Whether the packet is a READ.
+    /// Returns whether the packet is a READ.
     #[must_use]
     pub const fn is_read(self) -> bool {
         matches!(self, Packet::ReadHit | Packet::ReadMiss)
     }
 
-    /// Returns the XDP verdict that the pipeline must give for such a packet.
+    /// Returns the XDP verdict that the pipeline must return for such a packet.
     #[must_use]
     pub const fn verdict(self) -> u32 {
         match self {
@@ -102,7 +104,8 @@ impl Packet {
         }
     }
 
-    /// Returns the pipeline's counters after `count` packets of this kind and no other packets.
+    /// Returns the expected counters of the pipeline after `count` packets of this kind and no
+    /// other packets.
     #[must_use]
     pub fn counted(self, count: u64) -> Counted {
         let nothing = Counted::default();

@@ -10,12 +10,13 @@ use super::stand::SESSIONS_MAX;
 
 /// Maximum number of packets of one run.
 pub const BATCH_MAX: u32 = 10_000;
-/// Maximum number of bytes of a log that one update takes: header and payload, rounded up.
+/// Maximum number of bytes that one update takes in a log: header and payload, rounded up.
 pub const TAKEN_MAX: u64 = 1_536;
-/// Maximum number of devices beside the measured one.
+/// Maximum number of other devices at the interface of the measured one.
 #[allow(clippy::cast_possible_truncation)]
 pub const BESIDE_MAX: u16 = DEVICES_MAX as u16 - 1;
-/// Number of runs for which a log has space. Space is free again when two later updates say so.
+/// Number of runs for whose updates a log has space. The space of a run becomes free only after
+/// later updates confirm it.
 pub const BATCHES_IN_LOG: u64 = 3;
 
 /// The combinations and sizes of a run.
@@ -25,25 +26,26 @@ pub struct Plan {
     pub packets: Vec<Packet>,
     /// The payloads in bytes of appended updates over IPv4, each once.
     pub payloads: Vec<usize>,
-    /// The numbers of sessions, 1 to [`SESSIONS_MAX`], each once; the packets of sessions take
-    /// turns.
+    /// The numbers of sessions, 1 to [`SESSIONS_MAX`], each once. Successive packets belong to
+    /// different sessions.
     pub sessions: Vec<usize>,
     /// Number of packets of one run, 1 to [`BATCH_MAX`].
     pub batch: u32,
     /// Number of runs of each row.
     pub rounds: usize,
-    /// Size of the log: powers of two, with space for [`BATCHES_IN_LOG`] runs.
+    /// Sizes of the log, powers of two. The log has space for the updates of [`BATCHES_IN_LOG`]
+    /// runs.
     pub log: Parameters,
-    /// Number of other devices at the interface with which packets are compared first; 0 to
-    /// [`BESIDE_MAX`].
+    /// Number of other devices at the interface, 0 to [`BESIDE_MAX`]. The port of a packet is
+    /// compared with theirs first.
     pub beside: u16,
-    /// Whether the device answers under a lease.
+    /// The device has a lease, and checks it for each answer.
     pub leased: bool,
     /// The kinds of tags, each once. Several kinds are measured in turn.
     pub tags: Vec<Tags>,
 }
 
-/// The tag that authenticates the sender of a packet.
+/// The kind of tag with which a packet authenticates its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Tags {

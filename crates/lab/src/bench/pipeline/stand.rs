@@ -1,5 +1,5 @@
-//! A device with a loaded pipeline that gets its packets from this module instead of an interface. The device has the
-//! product's state machine; this module plays the clients and the server.
+//! A device with a loaded pipeline, which gets its packets from this module instead of from an interface. The state
+//! machine is that of the product. This module plays the clients and the server.
 
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -23,7 +23,7 @@ use super::plan::{Plan, Tags};
 use crate::bench::micro::pinned::Pinned;
 use crate::xdp::{Feeder, Target};
 
-/// Maximum number of sessions of a measurement.
+/// Maximum number of sessions in a measurement.
 pub const SESSIONS_MAX: usize = 4096;
 /// Number of rows of the session table, as in `pmnet device`.
 const ROWS: u32 = 65_536;
@@ -40,14 +40,14 @@ const LIFE: Life = Life {
 const PORT: u16 = 51_000;
 /// Port of the first client; each client has its own.
 const CLIENT_PORT: u16 = 40_001;
-/// Maximum number of turns until the device sends no more packets.
+/// Maximum number of turns within which the device must have no more packets to send.
 const TURNS_MAX: u32 = 64;
-/// Duration of the lease, which exceeds the duration of a measurement.
+/// Length of the device's lease. The lease is longer than any measurement.
 const LEASE: Nanos = 24 * 3600 * SECOND;
-/// Time that passes with each turn, in nanoseconds; all timers of a start expire within this time.
+/// Time by which each turn advances the clock, in nanoseconds. This time is longer than all timers of a start.
 const TURN: u64 = 300_000_000;
 
-/// The keys of the shard for all parties except the device.
+/// The shard's keys, as the other parties hold them.
 struct Keys {
     cluster: ClusterKey,
     front: FrontKey,
@@ -62,7 +62,7 @@ impl Keys {
     }
 }
 
-/// Returns the datagram, sealed if there is a key.
+/// Returns the datagram, with a MAC if there is a key.
 fn written(key: Option<MacKey>, header: Header, payload: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let header = match key {
@@ -76,7 +76,7 @@ fn written(key: Option<MacKey>, header: Header, payload: &[u8]) -> Vec<u8> {
 struct Client {
     address: SocketAddr,
     token: u64,
-    /// The key of the sender.
+    /// The key of the sender of the packet.
     key: Option<MacKey>,
     session: u64,
     seq: u64,
@@ -92,29 +92,29 @@ fn stamp(token: u64) -> Stamp {
     }
 }
 
-/// A device with prepared packets.
+/// A device, with the prepared packets.
 pub struct Stand {
     pipeline: DeviceNode<MapMedia>,
     feeder: Feeder,
-    // While this is open, its programs can be tail-called.
+    // While the dispatcher is open, its programs can be tail-called.
     _dispatcher: Option<Dispatcher>,
     clients: Vec<Client>,
     keys: Option<Keys>,
     address: SocketAddr,
     server: Peer,
     now: Time,
-    /// Number of packets made so far, which makes each packet different.
+    /// Number of packets made so far. The number makes each packet different.
     made: usize,
-    /// Hash of the key whose update answers READs.
+    /// Hash of the key whose update is the answer to READs.
     shown: u64,
     _lock: File,
-    // Dropped last: pinned objects are removed when nothing uses them any more.
+    // Dropped last, because the pinned objects are removed when no other field uses them.
     _pinned: Pinned,
 }
 
 impl Stand {
-    /// Returns a new device with the plan's log, which serves this many sessions and has space for
-    /// a batch of prepared packets.
+    /// Returns a new device with the log of the plan. The device serves this many sessions, and the feeder has space
+    /// for one batch of prepared packets.
     pub fn new(
         plan: &Plan,
         tags: Tags,
@@ -168,7 +168,7 @@ impl Stand {
         let mut dispatcher = match plan.beside {
             0 => None,
             beside => {
-                // No packet is for the ports of these devices; the measured device's port is compared
+                // No packet is addressed to the ports of these devices. The port of the measured device is compared
                 // last.
                 let mut devices: Vec<_> = (2..2 + beside)
                     .map(|more| (PORT + more, pipeline))
@@ -210,10 +210,10 @@ impl Stand {
         for index in 0..sessions {
             let port = CLIENT_PORT + u16::try_from(index)?;
             stand.open(SocketAddr::new(host(7), port))?;
-            // A small log has no space for all updates at once.
+            // A small log has no space for all updates at once, so the earlier ones are applied first.
             stand.apply()?;
         }
-        // Every session gets an update that can be repeated.
+        // Every session appends an update, which can then be repeated.
         for _ in 0..u32::try_from(sessions)?.div_ceil(batch) {
             stand.prepare(Packet::Update, 0, batch)?;
             stand.run_pipeline(Packet::Update, batch)?;
@@ -265,7 +265,7 @@ impl Stand {
         anyhow::bail!("the device does not begin to serve")
     }
 
-    /// Lets the device work; returns the packets that it sends.
+    /// Lets the device run one turn. Returns the packets that it sends.
     fn turn(&mut self) -> anyhow::Result<Vec<(Peer, Vec<u8>)>> {
         self.pipeline.finish(self.now)?;
         let sent = self.pipeline.out().iter();
@@ -275,7 +275,7 @@ impl Stand {
     }
 
     fn open(&mut self, client: SocketAddr) -> anyhow::Result<()> {
-        // The token is even: this session is no mark.
+        // The token is even. An odd token would make the session a mark.
         let token = fastrand::u64(1..1 << 60) << 1;
         let keys = self.keys.as_ref();
         let key = keys.map(|keys| keys.front.session(SHARD, token).to_head);
@@ -312,7 +312,7 @@ impl Stand {
         Ok(())
     }
 
-    /// Lets the state machine follow the pipeline's appends, and lets the server apply all these appends.
+    /// Lets the state machine take the pipeline's appends, and lets the server apply all of them.
     pub fn apply(&mut self) -> anyhow::Result<()> {
         self.turn()?;
         let word = packet::Applied {
@@ -341,7 +341,7 @@ impl Stand {
         Ok(())
     }
 
-    /// Makes the packets of a run. If the packets append, the next run needs new packets.
+    /// Makes the packets of a run. Packets that are appended can be used only once, so the next run needs new ones.
     pub fn prepare(
         &mut self,
         packet: Packet,
@@ -350,7 +350,7 @@ impl Stand {
     ) -> anyhow::Result<()> {
         let mut payload = vec![0; payload_bytes];
         if packet == Packet::ReadHit {
-            // One update that is not applied: it answers all READs.
+            // The store does not apply this update, so the pipeline answers all READs with it.
             fastrand::fill(&mut payload);
             self.shown = fastrand::u64(1..);
             let update = self.update(Packet::Update, self.shown, &payload)?;
@@ -412,7 +412,7 @@ impl Stand {
                 seq: fastrand::u64(1..=client.seq),
                 ..header
             },
-            // The number of a session is the order of the entry that opened it, from 1.
+            // The number of a session is the order of its OPEN, counted from 1.
             Packet::Unknown => Header {
                 session: fastrand::u64(1 << 40..),
                 ..header
@@ -431,8 +431,8 @@ impl Stand {
         frame::udp(from, to, &datagram)
     }
 
-    /// Feeds the prepared packets to the pipeline; returns the time per packet. All packets must
-    /// have the expected result.
+    /// Feeds the prepared packets to the pipeline. Returns the time per packet. Fails if a packet has an unexpected
+    /// result.
     pub fn run_pipeline(&mut self, packet: Packet, count: u32) -> anyhow::Result<Duration> {
         let before = self.feeder.counted()?;
         let (verdict, time) = self.feeder.run(Target::Pipeline, count)?;
@@ -502,7 +502,7 @@ impl Stand {
         Ok(time)
     }
 
-    /// Feeds the prepared packets to a program that does nothing; returns the time per packet.
+    /// Feeds the prepared packets to a program that does nothing. Returns the time per packet.
     pub fn run_nothing(&mut self, count: u32) -> anyhow::Result<Duration> {
         Ok(self.feeder.run(Target::Nothing, count)?.1)
     }

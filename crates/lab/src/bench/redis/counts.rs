@@ -1,4 +1,5 @@
-//! A front's counts of the ways in which it answered reads, from the last lines of its log.
+//! The number of reads that a front answered in each way. The source is the last line of the
+//! front's log.
 
 use std::collections::BTreeMap;
 
@@ -7,27 +8,28 @@ use serde_json::{Map, Value};
 
 use super::plan::Row;
 
-/// A count that only the last line of a front's log has.
+/// Name of a counter that only the last line of a front's log has.
 const LAST_WORD: &str = "bypassed_reads";
 
-/// The ways in which the front of a row answered reads.
+/// The number of reads that the front of a row answered in each way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// The row of the front.
     pub row: Row,
-    /// Number of reads by their answer: the value that the same pipeline had just set, the head
-    /// device (HIT), the store read directly, the store after all acknowledged updates (bypass).
+    /// Number of reads by the source of their answer: the value that the same pipeline had just
+    /// set; the head device (HIT); the store, read directly; the store after all acknowledged
+    /// updates (bypass).
     pub counts: BTreeMap<String, u64>,
 }
 
-/// A line of a log with `--log-json`.
+/// A line of a log that was written with `--log-json`.
 #[derive(Deserialize)]
 struct Line {
     fields: Map<String, Value>,
 }
 
-/// Returns the counts in the log of a front that was started with `--log-json`. `None`: the log
-/// does not have them.
+/// Returns the counts in the log of a front that was started with `--log-json`. `None`: the log has
+/// no counts.
 pub fn of(row: Row, log: &str) -> Option<Counts> {
     let mut lines = log.lines().rev();
     let last = lines.find_map(|line| {

@@ -14,7 +14,7 @@ use crate::demo::view::View;
 use crate::harness::cpu_ns;
 use crate::load::{Hooks, Latency, Options, Summary, Workload, run};
 
-/// Latency percentiles of the operations, in microseconds; each is the median over the rounds.
+/// Latency percentiles of operations in microseconds, each as the median over the rounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Percentiles {
     /// Median latency.
@@ -25,14 +25,14 @@ pub struct Percentiles {
     pub p999_us: f64,
 }
 
-/// One combination of row, mix and number of clients.
+/// The figures for one row, one mix and one number of clients.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cell {
     /// The set-up.
     pub row: Row,
-    /// The set-up's name, with medium and R.
+    /// Name of the set-up, with medium and R.
     pub title: String,
-    /// The mix.
+    /// The fraction of reads.
     pub reads: Reads,
     /// Number of connections.
     pub clients: usize,
@@ -44,37 +44,37 @@ pub struct Cell {
     pub all: Percentiles,
     /// Percentiles of `SET` and `GET`, if the mix has them.
     pub by_operation: BTreeMap<&'static str, Percentiles>,
-    /// The p50 of all operations in each round, sorted; it shows how far the rounds agree.
+    /// The p50 of all operations in each round, sorted. The spread shows how far the rounds agree.
     pub rounds_p50_us: Vec<f64>,
-    /// The ratio of Redis's p50 over the same path and this p50.
+    /// p50 of Redis over the same path, divided by the p50 of all operations of this cell.
     pub lower: Option<f64>,
-    /// The ratio of this p50 and the bound's p50 over the same path.
+    /// The p50 of all operations of this cell, divided by the p50 of the bound over the same path.
     pub of_limit: Option<f64>,
     /// Number of operations in all rounds that failed or had an unknown outcome.
     pub errors: u64,
     /// The text of the first error among these operations.
     pub first_error: Option<String>,
-    /// Longest time in milliseconds from the end of the load until all operations were in the
-    /// database.
+    /// Longest time in milliseconds from the end of the load until the database had applied all operations.
     pub drain_ms: f64,
-    /// CPU time per operation in microseconds, in all rounds, by process, client side first.
+    /// CPU time per operation in microseconds, over all rounds, by process. The processes on the client's side come
+    /// first.
     pub cpu_us: Vec<(String, f64)>,
-    /// The distribution of the round with the median p50: (microseconds, fraction of operations at
-    /// or below this time).
+    /// The distribution of latencies in the round with the median p50, as points (microseconds, fraction of operations
+    /// at or below this time).
     pub cdf: Vec<(f64, f64)>,
 }
 
-/// The results of one cell's rounds.
+/// The results of all rounds of one cell.
 #[derive(Default)]
 struct Rounds {
     summaries: Vec<Summary>,
     cpu: Cpu,
-    /// CPU time of the load itself.
+    /// CPU time of the load generator.
     own_ns: u64,
     drain: Duration,
 }
 
-/// CPU time by process, client side first.
+/// CPU time by process. The processes on the client's side come first.
 #[derive(Default)]
 pub struct Cpu(Vec<(String, u64)>);
 
@@ -110,8 +110,8 @@ impl Cpu {
     }
 }
 
-/// Returns the indices of the rows in the order of this round. The order differs between rounds, so
-/// that it does not affect the result.
+/// Returns the indices of the rows in the order of this round. The order differs from round to round, so that it does
+/// not affect the result.
 pub fn order(rows: usize, round: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..rows).collect();
     if round % 2 == 1 {
@@ -144,7 +144,7 @@ pub fn all(
                     );
                     view.step(&text, 1);
                     let mut options = options(plan, *reads, *clients, stand)?;
-                    // Rounds have different seeds, and all rows of a round have the same seed.
+                    // Each round has a seed of its own. All rows of a round have the same seed.
                     options.seed = u64::try_from(round).unwrap_or(0) + 1;
                     one(stand, &options, &mut rounds[index], stop)
                         .with_context(|| format!("{}: {}", stand.row.name(), reads.title()))?;
@@ -182,16 +182,16 @@ fn one(
     stop: &AtomicBool,
 ) -> anyhow::Result<()> {
     let before = Cpu::of(stand);
-    // The load may run in a thread of its own, whose CPU time is lost when the thread ends. The CPU time of the load is
-    // therefore measured separately.
+    // If the load runs in a thread of its own, the CPU time of this thread can no longer be read after its end. So the
+    // CPU time of the load is measured separately.
     let (summary, own_ns) = stand.running.inside(|| {
         let own = cpu_ns(std::process::id());
         let work = || run(options, Hooks::default(), stop);
         let summary = scrape::beside(&stand.ports, work)?;
         Ok((summary, cpu_ns(std::process::id()).saturating_sub(own)))
     })?;
-    // Operations that were acknowledged early are applied later. This work belongs to the present measurement, and must
-    // not disturb the next measurement.
+    // Operations that were acknowledged early are applied later. Their CPU time belongs to this measurement, and the
+    // operations must not disturb the next measurement.
     let loaded = Instant::now();
     stand.running.settle()?;
     rounds.drain = rounds.drain.max(loaded.elapsed());
@@ -254,13 +254,13 @@ impl Rounds {
     }
 }
 
-/// Returns the middle value; 0 for no values.
+/// Returns the median of the values; 0 if there are no values.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// Computes the ratios of one group.
+/// Computes the ratios of the cells of one group.
 fn compare(mut cells: Vec<Cell>) -> Vec<Cell> {
     let medians: Vec<(Row, f64)> = cells
         .iter()

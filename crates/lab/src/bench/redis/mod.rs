@@ -1,9 +1,9 @@
 //! Compares Redis with pmnet, Redis alone, and an upper bound for both, with different mixes of
 //! reads.
 //!
-//! All rows run at the same time and are measured in turn, in several rounds and both orders;
-//! figures are medians over the rounds. The next row is measured only when all operations are in
-//! Redis. A run leaves no processes or networks, and fails on any wrong reply.
+//! All rows run at the same time. The rows are measured in turn, in several rounds, with alternating order. The figures
+//! are medians over the rounds. A row is measured only after Redis has applied all operations of the row before. A run
+//! leaves no processes or networks behind, and fails on any wrong reply.
 
 mod counts;
 mod measure;
@@ -31,30 +31,30 @@ pub use pairs::PairsCell;
 pub use plan::{Plan, Reads, Row};
 pub use stand::Refused;
 
-/// Places for the output.
+/// Destinations of the output.
 #[derive(Clone, Debug)]
 pub struct Output {
     /// Folder for the report and the JSON file, and for temporary files of the run.
     pub folder: PathBuf,
-    /// An additional place for the JSON result.
+    /// An additional destination of the JSON result.
     pub json: Option<Json>,
 }
 
-/// An additional place for the JSON result.
+/// An additional destination of the JSON result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Json {
-    /// One line on stdout, in place of the table.
+    /// One line of JSON on stdout, instead of the table.
     Stdout,
-    /// This file.
+    /// The file with this path.
     File(PathBuf),
 }
 
-/// Measures, and writes the table, the JSON file and the page.
+/// Runs the measurement, and writes the table, the JSON file and the page.
 ///
 /// # Errors
-/// Fails if redis-server is missing, or if a row does not start, or if a reply is wrong or does not come within
-/// seconds, or if the run is interrupted, or if a report cannot be written. Rows that this machine cannot start are
-/// left out. All processes and networks of the run are removed in every case.
+/// Fails if redis-server is missing, if a row does not start, if a reply is wrong or takes longer than a few seconds,
+/// if the run is interrupted, or if a report cannot be written. Rows that this machine cannot start are left out. In
+/// every case all processes and networks of the run are removed.
 pub fn main(plan: &Plan, output: &Output, stop: &AtomicBool) -> anyhow::Result<()> {
     find_program("redis-server")
         .context("redis-server is not installed: apt-get install redis-server (make setup)")?;

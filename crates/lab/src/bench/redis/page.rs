@@ -8,7 +8,7 @@ use super::table::{cpu, p50, times, unfinished};
 use crate::bench::page::{COLOURS, page};
 use crate::demo::chart::{Series, cdf, escape};
 
-/// Returns the page.
+/// Returns the page as HTML.
 pub fn html(plan: &Plan, outcome: &Outcome) -> String {
     let mut content: String = outcome
         .groups()
@@ -37,7 +37,7 @@ pub fn html(plan: &Plan, outcome: &Outcome) -> String {
     page("pmnet-lab bench redis", &outcome.title, &content, &notes)
 }
 
-/// Returns the number of a row's colour, which is the same in all charts.
+/// Returns the number of a row's colour. A row has the same colour in all charts.
 fn colour(plan: &Plan, row: Row) -> usize {
     let position = plan.rows.iter().position(|other| *other == row);
     position.unwrap_or(0) % COLOURS

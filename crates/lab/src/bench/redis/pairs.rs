@@ -1,6 +1,6 @@
-//! One long pipeline: a connection writes all its pairs of `SET` and `GET` of the same key without
-//! waiting for replies. The time ends with the last reply. Every value differs, and each value that is read is compared
-//! with the value that was written.
+//! The measurement of one long pipeline. A connection writes pairs of `SET` and `GET` of one key, without waiting for
+//! replies. The measured time ends with the last reply. Every pair writes another value, and the value that `GET`
+//! returns is compared with the written value.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -16,11 +16,11 @@ use super::stand::{Stand, is_ok};
 use crate::demo::view::View;
 use crate::resp::{Reply, parse, write_command};
 
-/// Time after which a pipeline is given up; it then counts as this long.
+/// Time after which a pipeline is given up. The figure of the pipeline is then this time.
 const PIPELINE_MAX: Duration = Duration::from_secs(60);
-/// Time between two checks for the end while no reply comes.
+/// Interval at which the reading thread checks for the end while no reply arrives.
 const LOOK: Duration = Duration::from_millis(200);
-/// Number of bytes that are read at once.
+/// Number of bytes that one call reads.
 const READ_BYTES: usize = 64 * 1024;
 
 /// The results of one row.
@@ -28,22 +28,22 @@ const READ_BYTES: usize = 64 * 1024;
 pub struct PairsCell {
     /// The set-up.
     pub row: Row,
-    /// The set-up's name, with medium and R.
+    /// Name of the set-up, with medium and R.
     pub title: String,
     /// Number of pairs in one pipeline.
     pub pairs: usize,
     /// Time in milliseconds from the first byte sent to the last reply, median over the rounds.
     pub ms: f64,
-    /// The time in each round, in the order of the rounds.
+    /// Time of each round in milliseconds, in the order of the rounds.
     pub rounds_ms: Vec<f64>,
-    /// Number of rounds that were given up after a minute, and count as a minute.
+    /// Number of rounds that were given up after a minute. Each such round counts as one minute.
     pub unfinished: usize,
     /// Number of error replies in all rounds.
     pub errors: u64,
-    /// One of the error replies.
+    /// Text of one of the error replies.
     pub first_error: Option<String>,
-    /// CPU time per operation in microseconds, in all rounds, by process, client side first,
-    /// without the load.
+    /// CPU time per operation in microseconds, over all rounds, by process. The processes on the client's side come
+    /// first, and the load generator is not included.
     pub cpu_us: Vec<(String, f64)>,
 }
 
@@ -65,7 +65,7 @@ struct Rounds {
     cpu: Cpu,
 }
 
-/// The bytes to send, and the value that each `GET` must return.
+/// The bytes to send, and the values that the `GET`s must return.
 struct Pipeline {
     commands: Vec<u8>,
     values: Vec<Vec<u8>>,
@@ -73,7 +73,7 @@ struct Pipeline {
     replicas: u8,
 }
 
-/// Measures all rows.
+/// Measures all rows of the plan.
 pub fn all(
     plan: &Plan,
     stands: &[Stand],
@@ -143,7 +143,7 @@ fn one(
 /// The received replies.
 struct Replies {
     taken: Duration,
-    /// Whether all replies arrived.
+    /// Set if all replies have arrived.
     all: bool,
     errors: Vec<String>,
 }
@@ -173,7 +173,7 @@ impl Pipeline {
         }
     }
 
-    /// Sends all commands and takes all replies.
+    /// Sends all commands, and receives all replies.
     fn run(
         &self,
         endpoint: SocketAddr,
@@ -190,7 +190,7 @@ impl Pipeline {
             let replies = self.replies(&stream, keeps_data, start, stop);
             let all = replies.as_ref().is_ok_and(|replies| replies.all);
             if !all {
-                // The writing thread must end, too.
+                // The shutdown also ends the thread that writes.
                 let _ = stream.shutdown(Shutdown::Both);
             }
             let written = writing
@@ -238,7 +238,7 @@ impl Pipeline {
         })
     }
 
-    /// Checks reply `index`. Error replies are kept. If a value differs from the value that the previous command wrote,
+    /// Checks reply number `index`. An error reply is counted. If a value differs from the value of the `SET` before,
     /// the run fails.
     fn judge(
         &self,
@@ -261,7 +261,7 @@ impl Pipeline {
             (Reply::Bulk(read), Some(value)) => !keeps_data || read == value,
             _ => false,
         };
-        // If a SET failed, its GET may return any value.
+        // If a SET has failed, its GET may return any value.
         ensure!(
             good || !errors.is_empty(),
             "reply {index} of a pipeline of SET and GET of the same key is {reply:?}"

@@ -1,4 +1,4 @@
-//! The measurements of a run: its set-ups, mixes of reads, and durations.
+//! The measurements of a run: its set-ups, its mixes of reads, and its durations.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,9 +12,9 @@ use crate::harness::{Medium, StoreKind, Topology};
 use crate::load::{Mix, MixError, Op};
 use crate::setup::{Place, ValueBytes};
 
-/// Number of replicas in rows that wait for them.
+/// Number of replicas for which a client waits, in the rows with replicas.
 pub const REPLICAS: u8 = 2;
-/// Arguments of a front that asks the device also for data that Redis has.
+/// Arguments of a front that asks the device even for data that Redis already has.
 const CACHE_LOG: &[&str] = &["--cache", "log"];
 /// Prefix of every key.
 pub const PREFIX: &str = "bench:";
@@ -23,24 +23,23 @@ pub const PREFIX: &str = "bench:";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Row {
-    /// A server that answers at once and keeps nothing: the upper bound.
+    /// A server that answers at once and stores nothing: the upper bound.
     RespLimit,
     /// Redis with `appendfsync always`.
     Direct,
-    /// Redis without a disk; clients `WAIT` for replicas.
+    /// Redis without a disk. Clients wait for replicas with `WAIT`.
     Wait,
-    /// Redis with `appendfsync always`; clients `WAIT` for replicas.
+    /// Redis with `appendfsync always`. Clients wait for replicas with `WAIT`.
     AlwaysWait,
     /// pmnet with one device, which is a process.
     #[value(name = "relay-1")]
     #[serde(rename = "relay-1")]
     Relay1,
-    /// pmnet with one device, which is a process and answers reads also for data that Redis has
-    /// (`--cache log`).
+    /// pmnet with one device, which is a process. The device answers reads even of data that Redis has (`--cache log`).
     #[value(name = "relay-1-log")]
     #[serde(rename = "relay-1-log")]
     Relay1Log,
-    /// pmnet with one device, which is a process, without keys.
+    /// pmnet with one device, which is a process. The shard has no keys.
     #[value(name = "relay-1-insecure")]
     #[serde(rename = "relay-1-insecure")]
     Relay1Insecure,
@@ -56,18 +55,18 @@ pub enum Row {
     #[value(name = "relay-2-scraped")]
     #[serde(rename = "relay-2-scraped")]
     Relay2Scraped,
-    /// pmnet with three devices that are processes.
+    /// pmnet with three devices, which are processes.
     #[value(name = "relay-3")]
     #[serde(rename = "relay-3")]
     Relay3,
-    /// The bound at the other end of a link.
+    /// The upper bound, with its server at the other end of a link.
     LinkRespLimit,
-    /// Redis with `appendfsync always` at the other end of a link.
+    /// Redis with `appendfsync always`, at the other end of a link.
     LinkDirect,
-    /// pmnet with a device in the kernel, at the NIC of Redis's machine.
+    /// pmnet with one device, in the kernel of Redis's machine, at its NIC.
     Nic,
-    /// pmnet with a device in the kernel, at the NIC of Redis's machine, which answers reads also
-    /// for data that Redis has (`--cache log`).
+    /// pmnet with one device, in the kernel of Redis's machine, at its NIC. The device answers reads even of data that
+    /// Redis has (`--cache log`).
     NicLog,
     /// pmnet with two devices in the kernels of machines between client and server.
     #[value(name = "router-2")]
@@ -80,7 +79,8 @@ pub enum Row {
 }
 
 impl Row {
-    /// Every row without replicas, except the rows that answer one question (without keys, scraped).
+    /// The rows that are measured by default: those without replicas, except those for a single question (without keys,
+    /// scraped).
     pub const DEFAULT: [Row; 12] = [
         Row::RespLimit,
         Row::Direct,
@@ -120,7 +120,7 @@ impl Row {
         }
     }
 
-    /// Returns the name for readers; if there is a log, with medium and R.
+    /// Returns the name for readers. If the row has a log, medium and R follow.
     #[must_use]
     pub fn title(self, medium: Medium) -> String {
         let medium = match medium {
@@ -213,7 +213,7 @@ impl Row {
         }
     }
 
-    /// Returns the bound over the same path.
+    /// Returns the row of the upper bound over the same path.
     #[must_use]
     pub const fn limit(self) -> Row {
         match self {
@@ -227,19 +227,19 @@ impl Row {
         }
     }
 
-    /// Whether the set-up uses namespaces.
+    /// Returns whether the set-up uses namespaces.
     #[must_use]
     pub fn is_linked(self) -> bool {
         self.limit() == Row::LinkRespLimit
     }
 
-    /// Whether written data can be read.
+    /// Returns whether data that was written can be read.
     #[must_use]
     pub fn keeps_data(self) -> bool {
         self != self.limit()
     }
 
-    /// Returns the number of replicas for which a client waits after each write.
+    /// Returns the number of replicas for which a client waits after each write; 0: it does not wait.
     #[must_use]
     pub const fn replicas(self) -> u8 {
         match self {
@@ -301,10 +301,10 @@ impl Row {
     }
 }
 
-/// The fraction of reads among the operations.
+/// The reads among the operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reads {
-    /// This percentage of the operations are GETs; the other operations are SETs, in random order.
+    /// Percentage of the operations that are GETs. The other operations are SETs. GETs and SETs come in random order.
     Percent(u8),
     /// `SET` of a key, then `GET` of the same key.
     Alternate,
@@ -378,17 +378,17 @@ pub struct Plan {
     pub reads: Vec<Reads>,
     /// The numbers of connections.
     pub clients: Vec<usize>,
-    /// Number of commands that a connection sends together.
+    /// Number of commands that a connection sends together before it waits for the replies.
     pub pipeline: usize,
     /// Number of different keys.
     pub keys: u64,
     /// Exponent of a Zipf distribution of the keys; `None`: all keys are equally likely.
     pub zipf: Option<f64>,
-    /// Number of additional programs, each of which keeps a core busy all the time.
+    /// Number of additional programs, each of which keeps one core busy.
     pub beside: usize,
     /// Size of a value, in bytes.
     pub value_bytes: usize,
-    /// The storage of logs of devices that are processes.
+    /// The medium of logs of devices that are processes.
     pub medium: Medium,
     /// Duration of the measurement in one run.
     pub duration: Duration,
@@ -396,13 +396,12 @@ pub struct Plan {
     pub warmup: Duration,
     /// Number of runs of each combination.
     pub rounds: usize,
-    /// Number of pairs of `SET` and `GET` in the one long pipeline; 0: this pipeline is not
-    /// measured.
+    /// Number of pairs of `SET` and `GET` in the long pipeline; 0: the long pipeline is not measured.
     pub pairs: usize,
 }
 
 impl Plan {
-    /// Returns the number of runs, if every row can be started.
+    /// Returns the number of runs if all rows can be started.
     #[must_use]
     pub fn steps(&self) -> u64 {
         let groups = self.reads.len() * self.clients.len() + usize::from(self.pairs > 0);
@@ -430,7 +429,7 @@ impl Plan {
         )
     }
 
-    /// Returns the notes for readers of the figures.
+    /// Returns notes that readers of the figures need.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let alike = self.rows.chunk_by(|a, b| a.meaning() == b.meaning());

@@ -1,4 +1,4 @@
-//! Asks processes for their metrics once a second, as Prometheus does.
+//! Reads the metrics of processes once a second, as Prometheus does.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +11,8 @@ use crate::setup::Running;
 
 const EVERY: Duration = Duration::from_secs(1);
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// In a line of a log, as text or as JSON, that has the address which the system chose.
+/// Part of a log line, as text or as JSON, that states the address of the status port. The system
+/// has chosen the port.
 const OPEN: &str = "the status port is open";
 const BEFORE_ADDRESS: [&str; 2] = ["at=", "\"at\":\""];
 
@@ -30,10 +31,11 @@ fn port(log: &str) -> Option<SocketAddr> {
     found.next()?.split([' ', '"']).next()?.parse().ok()
 }
 
-/// Does `work` while these are asked: at once, and then once a second.
+/// Runs `work`, and meanwhile reads the metrics of these ports: at the start, and then once a
+/// second.
 ///
 /// # Errors
-/// The errors of `work`; or a port did not answer with metrics.
+/// `work` fails, or a port does not answer with metrics.
 pub fn beside<T>(
     ports: &[SocketAddr],
     work: impl FnOnce() -> anyhow::Result<T>,

@@ -1,4 +1,4 @@
-//! The started rows of a plan.
+//! The rows of a plan after their start.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -16,9 +16,9 @@ use crate::harness::{Binaries, Process, Ready, Spec, find_program};
 use crate::resp::{Client, Reply, write_command};
 use crate::setup::{Running, ValueBytes, sweep};
 
-/// Number of keys that are written together before the first measurement.
+/// Number of keys that one pipeline writes before the first measurement.
 const FILL_BATCH: u64 = 500;
-/// Deadline of one batch of keys, which usually takes far less.
+/// Deadline of one such pipeline, which usually takes far less time.
 const FILL_MAX: std::time::Duration = std::time::Duration::from_secs(30);
 
 /// A running row.
@@ -27,7 +27,7 @@ pub struct Stand {
     pub row: Row,
     /// The row's processes, which another row can share ([`Row::twin`]).
     pub running: Arc<Running>,
-    /// Status ports of these processes. Empty: the row is measured without scrapes.
+    /// Status ports of these processes; empty if the row is measured without reading metrics.
     pub ports: Vec<SocketAddr>,
 }
 
@@ -40,8 +40,8 @@ pub struct Refused {
     pub reason: String,
 }
 
-/// Starts all rows, and writes every key in each row. Rows that need namespaces are left out if this machine cannot
-/// make any.
+/// Starts all rows, and writes every key in each row. If this machine cannot make namespaces, the rows that need them
+/// are left out.
 pub fn start_all(
     plan: &Plan,
     folder: &Path,
@@ -87,7 +87,7 @@ pub fn start_all(
     Ok((stands, refused))
 }
 
-/// Starts programs that never sleep; they end when the result is dropped.
+/// Starts programs that never sleep. The programs end when the result is dropped.
 pub fn start_beside(count: usize, folder: &Path) -> anyhow::Result<Vec<Process>> {
     let shell = find_program("sh").context("there is no sh")?;
     (0..count)
@@ -127,17 +127,17 @@ fn fill(plan: &Plan, stand: &Stand) -> anyhow::Result<()> {
     stand.running.settle()
 }
 
-/// Whether a `SET` succeeded.
+/// Returns whether a `SET` succeeded.
 pub fn is_ok(reply: &Reply) -> bool {
     matches!(reply, Reply::Status(text) if text == b"OK")
 }
 
-/// The facts that are known when all rows have ended.
+/// The facts that are known after the end of all rows.
 #[derive(Default)]
 pub struct Ended {
     /// The counts of the fronts that reported them.
     pub fronts: Vec<Counts>,
-    /// Sentences about processes that did not end with exit code 0.
+    /// One sentence about each process that did not end with exit code 0.
     pub unclean: Vec<String>,
 }
 

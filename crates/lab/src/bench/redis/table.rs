@@ -121,7 +121,7 @@ fn errors(count: u64, first: Option<&str>) -> String {
     format!("  {count} failed or stayed unknown{first}\n")
 }
 
-/// Returns the CPU time by process, as text.
+/// Returns the CPU time of each process as text.
 pub fn cpu(parts: &[(String, f64)]) -> String {
     let parts: Vec<_> = parts
         .iter()
@@ -130,12 +130,13 @@ pub fn cpu(parts: &[(String, f64)]) -> String {
     parts.join(", ")
 }
 
-/// Returns a ratio as text, empty for `None`.
+/// Returns a ratio as text; for `None`, an empty text.
 pub fn times(ratio: Option<f64>) -> String {
     ratio.map_or_else(String::new, |ratio| format!("{ratio:.1}×"))
 }
 
-/// Returns the median of one operation as text, empty if the mix does not have it.
+/// Returns the median of one operation as text. If the mix does not have the operation, the text is
+/// empty.
 pub fn p50(cell: &Cell, operation: &str) -> String {
     let found = cell.by_operation.get(operation);
     found.map_or_else(String::new, |figures| format!("{:.0}", figures.p50_us))

@@ -1,4 +1,4 @@
-//! A client that updates during the measured traffic.
+//! A client that sends updates during the measured traffic.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,18 +11,21 @@ use crate::bench::micro::system::SERVER;
 use crate::load::{Endpoint, Hooks, Options, Progress, run};
 use crate::testbed::Network;
 
-/// Longest wait for the first acknowledgement, which usually takes far less even on a busy machine.
+/// Longest wait for the first acknowledgement. Usually the acknowledgement takes far less time,
+/// even on a busy machine.
 const FIRST_MAX: Duration = Duration::from_secs(10);
-/// Interval between two looks for the first acknowledgement.
+/// Interval at which this process checks for the first acknowledgement.
 const LOOK: Duration = Duration::from_millis(5);
-/// Time after which the load ends without being stopped; it exceeds every run.
+/// Time after which the load ends by itself. This time is longer than any run.
 const LOAD_MAX: Duration = Duration::from_secs(600);
 
-/// Does `work` while `client1` sends [`LOAD_RATE`] updates per second to the shard, from the first
-/// acknowledgement on. Returns the number of updates acknowledged at the end.
+/// Runs `work` while `client1` sends [`LOAD_RATE`] updates per second to the shard. `work` begins
+/// after the first acknowledgement. Returns the number of updates that were acknowledged by the
+/// end.
 ///
 /// # Errors
-/// Fails if `work` fails, no update is acknowledged within seconds, or the run is interrupted.
+/// Fails if `work` fails, if no update is acknowledged within `FIRST_MAX`, or if the run is
+/// interrupted.
 pub fn beside<T>(
     network: &Network,
     stop: &AtomicBool,

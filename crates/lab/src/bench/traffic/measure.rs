@@ -16,7 +16,7 @@ use crate::demo::view::View;
 use crate::harness::Scratch;
 use crate::testbed::Network;
 
-/// One variant of the switch under one workload.
+/// The figures of one variant of the switch under one workload.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cell {
     /// The traffic.
@@ -25,48 +25,49 @@ pub struct Cell {
     pub variant: Variant,
     /// MTU of all links, in bytes.
     pub mtu: u16,
-    /// Unit of the figures; for times, lower is better.
+    /// Unit of the figures. If the unit is a time, lower is better.
     pub unit: &'static str,
-    /// The median over the rounds.
+    /// The figure: the median over the rounds.
     pub figure: f64,
     /// One figure per round, in the order of the rounds.
     pub rounds: Vec<f64>,
-    /// The ratio to [`Variant::Pass`].
+    /// The ratio of the figure to that of [`Variant::Pass`].
     pub of_pass: Option<Share>,
-    /// The ratio to [`Variant::Bare`].
+    /// The ratio of the figure to that of [`Variant::Bare`].
     pub of_bare: Option<Share>,
     /// Number of bytes that arrived and were checked, in all rounds.
     pub bytes: u64,
-    /// Datagrams sent per second, median, for workloads with datagrams.
+    /// Datagrams sent per second, as the median over the rounds; `None` for workloads without
+    /// datagrams.
     pub sent: Option<f64>,
-    /// 99th percentile of round trips in microseconds, median over the rounds.
+    /// 99th percentile of round trips in microseconds, as the median over the rounds.
     pub p99_us: Option<f64>,
-    /// Number of updates that were acknowledged during the traffic in all rounds, if a client sent
-    /// any.
+    /// Number of updates that were acknowledged during the traffic, over all rounds; `None` if no
+    /// client sent updates.
     pub acknowledged: Option<u64>,
 }
 
-/// A variant that is not possible with an MTU.
+/// A variant that is impossible with an MTU on this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Refused {
     /// The variant.
     pub variant: Variant,
     /// MTU of all links, in bytes.
     pub mtu: u16,
-    /// The message of the device or the kernel.
+    /// The error message of the device or of the kernel.
     pub reason: String,
 }
 
 /// The results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// The measurement and the machine.
+    /// Title: the measurement and the machine.
     pub title: String,
     /// Notes for readers of the figures.
     pub notes: Vec<String>,
     /// The measured cells.
     pub cells: Vec<Cell>,
-    /// Variants that are not possible with an MTU.
+    /// Variants that are impossible with an MTU on this machine.
     pub refused: Vec<Refused>,
 }
 
@@ -95,8 +96,8 @@ pub fn all(
     Ok((cells, refused))
 }
 
-/// Sets all variants up. Not every driver has XDP for every MTU: variants that are not possible are
-/// left out and reported.
+/// Sets up all variants. Some drivers do not support XDP with every MTU: variants that are
+/// impossible are left out and reported.
 fn stands(
     plan: &Plan,
     mtu: u16,
@@ -125,14 +126,15 @@ fn stands(
     Ok(stands)
 }
 
-/// Returns the last line of a failed process's output, or the whole error.
+/// Returns the last line of the output of a process that failed. If there is no output, returns the
+/// whole error.
 fn reason(error: &str) -> String {
     let said = error.lines().rev().find(|line| line.starts_with("pmnet: "));
     let said = said.unwrap_or(error);
     said.strip_prefix("pmnet: ").unwrap_or(said).to_owned()
 }
 
-/// The settings of one workload's runs.
+/// The settings of the runs of one workload.
 struct Run<'a> {
     plan: &'a Plan,
     workload: Workload,
@@ -145,7 +147,7 @@ impl Run<'_> {
         let mut samples: Vec<Vec<Sample>> = stands.iter().map(|_| Vec::new()).collect();
         for round in 0..self.plan.rounds {
             let mut order: Vec<usize> = (0..stands.len()).collect();
-            // The order alternates, so that the order does not affect the result.
+            // The order of the variants alternates, so that it does not affect the result.
             if round % 2 == 1 {
                 order.reverse();
             }

@@ -1,9 +1,9 @@
-//! The effect of a switch with pmnet on other traffic: measures the same switch without any
-//! program, with a program that lets everything pass, and with a device at its ports.
+//! Measures the effect that a switch with pmnet has on other traffic. The same switch is measured without any program,
+//! with a program that lets everything pass, and with a device at its ports.
 //!
-//! All variants of one MTU are set up at the same time and measured in turn, in several rounds and
-//! both orders; figures that are compared come from the same round. The benchmark asserts nothing: it succeeds if the
-//! measurements could be made. The benchmark leaves no processes, networks or programs.
+//! All variants of one MTU are set up at the same time. The variants are measured in turn, in several rounds, with
+//! alternating order. Only figures of the same round are compared. The benchmark has no thresholds: it succeeds if it
+//! could measure. The benchmark leaves no processes, networks or programs behind.
 
 mod load;
 mod measure;
@@ -28,12 +28,12 @@ pub use measure::{Cell, Outcome, Refused};
 pub use plan::{Plan, Variant, Workload};
 pub use share::Share;
 
-/// Measures, and writes the table and the JSON file.
+/// Runs the measurement, and writes the table and the JSON file.
 ///
 /// # Errors
-/// Fails if this process is not root or lacks a tool, or if a variant cannot be set up for the MTU of an Ethernet, or
-/// if traffic is altered or stalls for seconds, or if the run is interrupted, or if the results cannot be written. All
-/// processes, networks and programs of the run are removed in every case.
+/// Fails if this process is not root or lacks a tool, if a variant cannot be set up for an MTU of 1500, if traffic is
+/// altered or stalls for seconds, if the run is interrupted, or if the results cannot be written. In every case all
+/// processes, networks and programs of the run are removed.
 pub fn main(plan: &Plan, output: &Output, stop: &AtomicBool) -> anyhow::Result<()> {
     if let Some(reason) = refusal() {
         anyhow::bail!(reason);

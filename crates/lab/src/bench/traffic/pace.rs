@@ -1,23 +1,23 @@
-//! The duration of a run, and its result.
+//! The durations of a run, and its result.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 
-/// Time without any arrival after which a run fails.
+/// Time after which a run fails if no traffic arrives.
 const ARRIVE_MAX: Duration = Duration::from_secs(10);
-/// Interval at which the end is checked.
+/// Interval at which a run checks whether it must end.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The times of one run.
+/// The durations of one run.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace<'a> {
     /// Duration of the warm-up.
     pub warmup: Duration,
     /// Duration of the measurement.
     pub duration: Duration,
-    /// Flag that ends the run early, as an error.
+    /// If this flag is set, the run ends early with an error.
     pub stop: &'a AtomicBool,
 }
 
@@ -28,21 +28,22 @@ pub struct Sample {
     pub figure: f64,
     /// Number of bytes that arrived and were checked in the measured time.
     pub bytes: u64,
-    /// Datagrams sent per second, for workloads with datagrams.
+    /// Datagrams sent per second; `None` for workloads without datagrams.
     pub sent: Option<f64>,
     /// 99th percentile of round trips in microseconds.
     pub p99_us: Option<f64>,
-    /// Number of updates that were acknowledged during the traffic, if a client sent any.
+    /// Number of updates that were acknowledged during the traffic; `None` if no client sent
+    /// updates.
     pub acknowledged: Option<u64>,
 }
 
 impl Pace<'_> {
-    /// Returns the increase of each counter in the measured time, and this time in seconds. The
-    /// time is longer than planned if one of the counters does not rise: on a busy machine a thread
-    /// may wait that long for its core.
+    /// Returns the increase of each counter during the measured time, and this time in seconds. If
+    /// a counter has not risen by the planned end, the measurement continues until the counter
+    /// rises, because on a busy machine a thread may wait long for its core.
     ///
     /// # Errors
-    /// Fails if the run is interrupted, or a counter does not rise for seconds.
+    /// Fails if the run is interrupted, or if a counter does not rise for `ARRIVE_MAX`.
     pub fn measure<const N: usize>(
         &self,
         counters: impl Fn() -> [u64; N],
@@ -82,9 +83,9 @@ impl Pace<'_> {
     }
 }
 
-/// Returns a count per second.
+/// Returns the rate for a count, per second.
 pub fn rate(count: u64, seconds: f64) -> f64 {
-    // The conversion is exact up to 2^53, which no count reaches.
+    // The conversion is exact for counts up to 2^53. No count is larger.
     let high = u32::try_from(count >> 32).unwrap_or(u32::MAX);
     let low = u32::try_from(count & 0xffff_ffff).unwrap_or(u32::MAX);
     (f64::from(high) * 4_294_967_296.0 + f64::from(low)) / seconds
@@ -106,7 +107,7 @@ mod tests {
         let looks = AtomicU64::new(0);
         let counters = || {
             let look = looks.fetch_add(1, Ordering::Relaxed);
-            // The second counter stands still at first.
+            // In this example the second counter does not rise at first.
             [100 + 7 * look, 5 + look / 3]
         };
         let (risen, seconds) = pace.measure(counters).unwrap();

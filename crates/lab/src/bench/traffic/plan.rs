@@ -1,4 +1,4 @@
-//! The measurements of a run: its traffic, the variants of the switch, and durations.
+//! The measurements of a run: its traffic, the variants of the switch, and the durations.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub const MTU: u16 = 1_500;
 /// Updates per second of the client in [`Variant::Loaded`].
 pub const LOAD_RATE: u32 = 1_000;
 
-/// A variant of the switch, by the programs at its ports.
+/// A variant of the switch. Variants differ in the programs at the ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Variant {
@@ -22,20 +22,21 @@ pub enum Variant {
     Bare,
     /// A program that lets everything pass.
     Pass,
-    /// `pmnet device --mode switch`, and no client updates.
+    /// `pmnet device --mode switch`, without updates.
     Device,
-    /// A second [`Variant::Pass`]; any difference from the first `Pass` is chance.
+    /// The same program as in [`Variant::Pass`] on a second switch. A difference between the two is
+    /// chance.
     Control,
-    /// `pmnet device --mode switch --xdp-generic`, and no client updates.
+    /// `pmnet device --mode switch --xdp-generic`, without updates.
     Generic,
     /// `pmnet device --mode switch`, and a client that updates during the traffic.
     Loaded,
-    /// No XDP program, and the offloads that a new veth has by default.
+    /// No XDP program. The links have the offloads of a new veth.
     Offloaded,
 }
 
 impl Variant {
-    /// All variants except [`Variant::Loaded`], whose client takes time from the traffic.
+    /// All variants except [`Variant::Loaded`], because its client takes CPU time from the traffic.
     pub const DEFAULT: [Variant; 6] = [
         Variant::Bare,
         Variant::Pass,
@@ -90,13 +91,13 @@ impl Variant {
         }
     }
 
-    /// Whether a device serves at the switch.
+    /// Returns whether a device serves at the switch.
     #[must_use]
     pub const fn has_device(self) -> bool {
         matches!(self, Variant::Device | Variant::Generic | Variant::Loaded)
     }
 
-    /// Whether the driver must support XDP for this MTU.
+    /// Returns whether the driver must support XDP with this MTU.
     #[must_use]
     pub const fn is_native(self) -> bool {
         matches!(
@@ -106,7 +107,7 @@ impl Variant {
     }
 }
 
-/// Traffic of other programs than pmnet.
+/// Traffic that does not belong to pmnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Workload {
@@ -133,7 +134,7 @@ pub enum Workload {
 /// The pattern of the traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// As many bytes as TCP takes, from client to server.
+    /// A bulk transfer from client to server: as many bytes as TCP accepts.
     Bulk {
         /// Number of connections.
         streams: usize,
@@ -194,13 +195,13 @@ impl Workload {
         }
     }
 
-    /// Whether the traffic goes over IPv6.
+    /// Returns whether the traffic uses IPv6.
     #[must_use]
     pub const fn is_ipv6(self) -> bool {
         matches!(self, Workload::Tcp6)
     }
 
-    /// Returns the unit of the figure; for times, lower is better.
+    /// Returns the unit of the figure. If the unit is a time, lower is better.
     #[must_use]
     pub const fn unit(self) -> &'static str {
         match self.kind() {
@@ -210,7 +211,7 @@ impl Workload {
         }
     }
 
-    /// Whether a lower figure is better.
+    /// Returns whether a lower figure is better.
     #[must_use]
     pub const fn less_is_better(self) -> bool {
         matches!(self.kind(), Kind::RoundTrip)
@@ -222,7 +223,7 @@ impl Workload {
 pub struct Plan {
     /// The variants of the switch, each once.
     pub variants: Vec<Variant>,
-    /// The workloads, each once; workloads with the same MTU are neighbours.
+    /// The workloads, each once. Workloads with the same MTU follow each other.
     pub workloads: Vec<Workload>,
     /// Duration of the measurement in one run.
     pub duration: Duration,
@@ -233,7 +234,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Returns the number of runs, if every variant can be set up.
+    /// Returns the number of runs if all variants can be set up.
     #[must_use]
     pub fn steps(&self) -> u64 {
         let runs = self.workloads.len() * self.variants.len() * self.rounds;
@@ -249,7 +250,7 @@ impl Plan {
         )
     }
 
-    /// Returns the notes for readers of the figures.
+    /// Returns notes that readers of the figures need.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let variants = self.variants.iter();

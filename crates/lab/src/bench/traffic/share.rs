@@ -2,22 +2,22 @@
 
 use serde::Serialize;
 
-/// The ratio of a variant to its baseline: 1 is equal, below 1 is slower. The values are statistics
-/// over the rounds.
+/// The ratio of a variant to its baseline: 1 means equal, less than 1 means slower. The values are statistics over the
+/// rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Share {
-    /// The median.
+    /// The median of the ratios.
     pub median: f64,
-    /// Lower end of the interval that holds the true median with at least 95 % confidence; with
-    /// fewer than six rounds, the minimum.
+    /// Lower end of an interval that contains the true median with a confidence of at least 95 %. With fewer than six
+    /// rounds: the minimum.
     pub low: f64,
-    /// Upper end of this interval; with fewer than six rounds, the maximum.
+    /// Upper end of the interval of `low`. With fewer than six rounds: the maximum.
     pub high: f64,
 }
 
 impl Share {
-    /// Compares figures of the same rounds; `None` if there are no rounds, or the baseline was
-    /// zero.
+    /// Compares the figures of each round with those of the baseline. Returns `None` if there are no rounds, or if a
+    /// figure of the baseline is zero.
     #[must_use]
     pub fn of(own: &[f64], baseline: &[f64], less_is_better: bool) -> Option<Share> {
         let mut shares: Vec<f64> = own
@@ -42,9 +42,9 @@ impl Share {
     }
 }
 
-/// Of `count` sorted figures, returns the number of figures below the 95 % interval of their median; the same number
-/// lies above the interval. Each figure lies on either side of the true median with equal probability. The result is
-/// therefore the largest number for which the two tails of the binomial distribution have at most 5 %.
+/// Returns how many of `count` sorted figures lie below the 95 % interval of their median. Equally many figures lie
+/// above the interval. Each figure lies below or above the true median with equal probability. So the result is the
+/// largest number for which both tails of the binomial distribution together have at most 5 %.
 fn beyond(count: usize) -> usize {
     let mut beyond = 0;
     let mut chance = (0..count).fold(1.0, |chance, _| chance / 2.0);
@@ -57,7 +57,7 @@ fn beyond(count: usize) -> usize {
     beyond.saturating_sub(1)
 }
 
-/// Returns the middle value; for an even number, the mean of the two middle values.
+/// Returns the median. For an even number of values, the median is the mean of the two middle values.
 #[must_use]
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
@@ -88,15 +88,15 @@ mod tests {
 
     #[test]
     fn shares_are_of_the_same_round() {
-        // The machine was twice as fast in the second round, for both variants.
+        // In the second round the machine was twice as fast, for both variants.
         let share = Share::of(&[0.9, 2.0, 1.1], &[1.0, 2.0, 1.0], false).unwrap();
         assert!(near(share.median, 1.0) && near(share.low, 0.9) && near(share.high, 1.1));
     }
 
     #[test]
     fn intervals_are_those_of_the_tables() {
-        // Order statistics for the median at 95 %: ranks 1 and 6, 2 and 9, 6 and 15, 14 and 27, 40
-        // and 61.
+        // Ranks for the 95 % interval of the median, from tables of order statistics: 1 and 6, 2 and 9, 6 and 15, 14
+        // and 27, 40 and 61.
         for (count, rank) in [(1, 1), (5, 1), (6, 1), (9, 2), (20, 6), (40, 14), (100, 40)] {
             assert_eq!(beyond(count) + 1, rank, "of {count}");
         }

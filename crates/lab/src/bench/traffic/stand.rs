@@ -1,5 +1,5 @@
-//! A variant of the switch that has been set up: its network, programs and processes. All of them are removed when the
-//! value is dropped.
+//! A variant of the switch that has been set up: its network, programs and processes. Network, programs and processes
+//! are removed when this value is dropped.
 
 use std::ffi::OsString;
 
@@ -14,12 +14,11 @@ use crate::harness::{Process, Scratch};
 use crate::testbed::{Layout, Network};
 use crate::xdp::plain::{self, Plain, Program};
 
-/// Nodes and interfaces at which the passing program is attached: a port of the switch, and the
-/// client's interface.
+/// Nodes and interfaces to which the program of [`Variant::Pass`] is attached: the ports of the switch.
 const PORTS: [(&str, &str); 2] = [("device1", "client1"), ("device1", "server")];
 const CLIENT: (&str, &str) = ("client1", "eth0");
 
-/// A variant of the switch. The fields are dropped in this order, so that all users of the network
+/// A variant of the switch. The fields are dropped in the order of their declaration, so that all users of the network
 /// end before the network.
 pub struct Stand {
     device: Option<Process>,
@@ -28,18 +27,19 @@ pub struct Stand {
     _programs: Vec<Plain>,
     variant: Variant,
     mtu: u16,
-    /// The network of the variant.
+    /// The network with the machines of the variant.
     pub network: Network,
 }
 
 impl Stand {
-    /// Sets a variant up. If the variant has a device, waits until the device serves. `number` distinguishes several
+    /// Sets up a variant. If the variant has a device, waits until the device serves. `number` distinguishes several
     /// stands.
     ///
-    /// The calling thread must outlive the stand, because the processes end with this thread.
+    /// The calling thread must outlive the stand, because the processes end when this thread ends.
     ///
     /// # Errors
-    /// Fails if `ip`, `ethtool`, the kernel, the server or the device fails; then everything is removed again.
+    /// Fails if `ip`, `ethtool`, the kernel, the server or the device fails, and then removes everything that it
+    /// created.
     pub fn build(
         variant: Variant,
         mtu: u16,
@@ -70,7 +70,8 @@ impl Stand {
         let programs: &[_] = match variant {
             Variant::Pass | Variant::Control => &[PORTS[0], PORTS[1], CLIENT],
             Variant::Device | Variant::Loaded => &[CLIENT],
-            // In generic mode the device's packets are ordinary packets for their receiver.
+            // In generic mode, a packet of the device is an ordinary packet for its receiver, so the receiver needs no
+            // program.
             Variant::Bare | Variant::Generic | Variant::Offloaded => &[],
         };
         for (node, interface) in programs {

@@ -48,7 +48,7 @@ fn row(cell: &Cell) -> String {
     format!("{}\n", line.trim_end())
 }
 
-/// Returns the additional figures of a cell.
+/// Returns the additional figures of a cell as text.
 fn more(cell: &Cell) -> String {
     let parts = [
         cell.sent.map(|sent| format!("sent {sent:.0}/s")),

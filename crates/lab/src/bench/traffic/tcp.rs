@@ -17,24 +17,24 @@ use crate::testbed::Network;
 const PORT: u16 = 7_000;
 /// Longest wait for the other end of a connection.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// Interval at which a new connection is checked.
+/// Interval at which a connection that is being made is checked.
 const LOOK: Duration = Duration::from_millis(1);
 /// Period of the sent bytes: the byte at position n of a stream is n modulo this number.
 const PATTERN: usize = 251;
 /// Size of one `write` in bytes: a multiple of the period.
 const WRITE_BYTES: usize = PATTERN * 512;
-/// Maximum size of one `read` in bytes.
+/// Maximum number of bytes that one `read` takes.
 const READ_BYTES: usize = 256 << 10;
-/// Longest round trip that the histogram distinguishes, in nanoseconds.
+/// Longest round trip that the histogram can hold, in nanoseconds.
 const NANOS_MAX: u64 = 10_000_000_000;
 
 /// The two ends of a connection, the client's end first.
 pub type Pair = (TcpStream, TcpStream);
 
-/// Makes connections from `client1` to the server's address.
+/// Makes `count` connections from `client1` to the server's address.
 ///
 /// # Errors
-/// Fails if a connection cannot be made within seconds.
+/// Fails if a connection cannot be made within `WAIT_MAX`.
 pub fn connect(network: &Network, server: IpAddr, count: usize) -> anyhow::Result<Vec<Pair>> {
     let address = SocketAddr::new(server, PORT);
     let listener = network.inside("server", || {
@@ -72,11 +72,10 @@ fn accept(listener: &TcpListener, near: TcpStream) -> anyhow::Result<Pair> {
     Ok((near, far))
 }
 
-/// Sends as many bytes as the connections take, from client to server. The figure is in gigabits
-/// per second.
+/// Sends as many bytes as the connections accept, from client to server. The figure is in gigabits per second.
 ///
 /// # Errors
-/// Fails if the run is interrupted, a connection breaks, or a connection brings other bytes than were sent.
+/// Fails if the run is interrupted, if a connection breaks, or if the received bytes differ from the sent ones.
 pub fn bulk(pairs: &[Pair], pace: Pace<'_>) -> anyhow::Result<Sample> {
     let (received, done) = (&AtomicU64::new(0), &AtomicBool::new(false));
     let cpus = &cpus();
@@ -96,8 +95,8 @@ pub fn bulk(pairs: &[Pair], pace: Pace<'_>) -> anyhow::Result<Sample> {
         let measured = pace.measure(|| [received.load(Ordering::Relaxed)]);
         done.store(true, Ordering::Relaxed);
         for stream in pairs.iter().flat_map(|(near, far)| [near, far]) {
-            // The shutdown wakes a thread that sleeps in the stream; a broken connection has
-            // reported its own error.
+            // The shutdown wakes a thread that sleeps in a call on the stream. If the connection is broken, the thread
+            // has already reported its error.
             let _ = stream.shutdown(Shutdown::Both);
         }
         for worker in workers {
@@ -141,7 +140,7 @@ fn receive(mut stream: &TcpStream, received: &AtomicU64, done: &AtomicBool) -> a
             ensure!(done.load(Ordering::Relaxed), "a stream ended too early");
             return Ok(());
         }
-        // The kernel has verified the checksums. This check finds missing, repeated or misplaced
+        // The kernel has already verified the checksums, so this check looks only for missing, repeated or misplaced
         // bytes.
         for at in [0, count - 1] {
             let expected = (position + at) % PATTERN;
@@ -155,11 +154,10 @@ fn receive(mut stream: &TcpStream, received: &AtomicU64, done: &AtomicBool) -> a
     }
 }
 
-/// Sends one message at a time in both directions; neither end sleeps. The figure is the median in
-/// microseconds.
+/// Sends one message at a time to the server and back. Neither end sleeps. The figure is the median in microseconds.
 ///
 /// # Errors
-/// Fails if the run is interrupted, or an answer is wrong or does not come within seconds.
+/// Fails if the run is interrupted, or if an answer is wrong or late.
 pub fn round_trips(pair: &Pair, pace: Pace<'_>) -> anyhow::Result<Sample> {
     let (near, far) = pair;
     let done = &AtomicBool::new(false);
@@ -203,7 +201,7 @@ fn echo(mut stream: &TcpStream, done: &AtomicBool) -> anyhow::Result<()> {
         if !exchange(|part| stream.read(part), &mut message, over)? {
             return Ok(());
         }
-        // TCP takes so small a message as a whole, or not at all.
+        // TCP accepts a message of this size either completely or not at all.
         stream
             .write_all(&message)
             .context("an answer cannot be sent")?;
@@ -233,7 +231,7 @@ fn ask(mut stream: &TcpStream, pace: Pace<'_>) -> anyhow::Result<Histogram<u64>>
             let nanos = u64::try_from((now - sent).as_nanos()).unwrap_or(u64::MAX);
             histogram.saturating_record(nanos);
         }
-        // At least one round trip counts, even in a very short run.
+        // Even a very short run must have one round trip.
         if now >= end && !histogram.is_empty() {
             return Ok(histogram);
         }
@@ -241,7 +239,7 @@ fn ask(mut stream: &TcpStream, pace: Pace<'_>) -> anyhow::Result<Histogram<u64>>
     }
 }
 
-/// Reads until the buffer is full; returns false if the run ended before.
+/// Reads until the buffer is full. Returns false if the run ended before that.
 fn exchange(
     mut read: impl FnMut(&mut [u8]) -> std::io::Result<usize>,
     buffer: &mut [u8],
@@ -256,7 +254,7 @@ fn exchange(
                 if over() {
                     return Ok(false);
                 }
-                // On one core the other end would never run.
+                // On a machine with one core, the other end could not run otherwise.
                 std::thread::yield_now();
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => {}

@@ -13,14 +13,15 @@ use super::plan::MESSAGE_BYTES;
 use crate::bench::micro::{cpus, pin};
 use crate::testbed::Network;
 
-/// The server's port. This port is not the shard's port, and the port is the last field that the pipeline compares.
+/// The server's port, which is not the port of the shard. The pipeline compares the port last, so these datagrams take
+/// the longest path through it.
 const PORT: u16 = 7_001;
-/// Size of the receive buffer that is requested from the kernel, which may give less.
+/// Size of the receive buffer that is requested from the kernel. The kernel may grant less.
 const BUFFER_BYTES: usize = 4 << 20;
 /// Interval at which the receiver checks whether it must end.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Returns a socket of the client, and the server's socket to which it sends.
+/// Returns a socket of the client, and the server's socket. The client's socket sends to the server's.
 ///
 /// # Errors
 /// Fails if the kernel refuses a call.
@@ -40,7 +41,7 @@ pub fn connect(network: &Network, server: IpAddr) -> anyhow::Result<(UdpSocket, 
 /// Sends as many datagrams as possible. The figure is the number of received datagrams per second.
 ///
 /// # Errors
-/// Fails if the run is interrupted, a socket fails, or a received datagram differs from all sent ones.
+/// Fails if the run is interrupted, if a socket fails, or if a received datagram is not one of the sent ones.
 pub fn flood(near: &UdpSocket, far: &UdpSocket, pace: Pace<'_>) -> anyhow::Result<Sample> {
     let (sent, received) = (&AtomicU64::new(0), &AtomicU64::new(0));
     let done = &AtomicBool::new(false);
@@ -75,7 +76,7 @@ pub fn flood(near: &UdpSocket, far: &UdpSocket, pace: Pace<'_>) -> anyhow::Resul
     })
 }
 
-/// Returns a datagram with a number, filled with the number's last byte.
+/// Returns a datagram with a number. The rest is filled with the last byte of the number.
 fn datagram(number: u64) -> [u8; MESSAGE_BYTES] {
     let bytes = number.to_le_bytes();
     let mut datagram = [bytes[0]; MESSAGE_BYTES];
@@ -91,7 +92,7 @@ fn send(socket: &UdpSocket, sent: &AtomicU64, done: &AtomicBool) -> anyhow::Resu
                 number += 1;
                 sent.fetch_add(1, Ordering::Relaxed);
             }
-            // The queue is full, or the other host reports that no socket listens.
+            // The queue is full, or the other host has reported that no socket listens at the port.
             Err(error) => match error.kind() {
                 ErrorKind::WouldBlock
                 | ErrorKind::OutOfMemory

@@ -25,7 +25,7 @@ Needs root, iproute2, util-linux and ethtool, and a pmnet that was built with cl
 libpmnet.so beside pmnet (or in PMNET_LIBRARY). Prints a table on stdout, and writes curves to OUT/micro.html and \
 numbers to OUT/micro.json.";
 
-/// Seconds of one run, at most.
+/// Maximum duration of one run in seconds.
 const SECONDS_MAX: f64 = 600.0;
 
 /// Options of `pmnet-lab bench micro`.

@@ -20,13 +20,13 @@ pub struct BenchCommand {
 enum What {
     /// Measure the round trip of an update with an ideal handler, and compare it with the minimum.
     Micro(micro::MicroArgs),
-    /// Compare packet buffers that are the log with a log that is copied into, and with storing nothing (PASTE).
+    /// Compare a log of packet buffers with a log that requests are copied into, and with storing nothing (PASTE).
     Packets(packets::PacketsArgs),
-    /// Measure the time that the program of the kernel's pipeline takes for one packet, on one core.
+    /// Measure the time that the pipeline in the kernel takes for one packet, on one core.
     Pipeline(pipeline::PipelineArgs),
     /// Compare Redis with pmnet, Redis alone, and the upper bound for servers of its protocol on this machine.
     Redis(redis::RedisArgs),
-    /// Measure other traffic through the switch, with and without a device, to find pmnet's cost for it.
+    /// Measure other traffic through the switch, with and without a device, to find the cost of pmnet for this traffic.
     Traffic(traffic::TrafficArgs),
 }
 

@@ -20,10 +20,10 @@ Examples:
 Needs root, iproute2, util-linux and ethtool, a pmnet that was built with clang, and for hugetlbfs a mount with free \
 pages. Prints a table on stdout, and writes bars to OUT/packets.html and numbers to OUT/packets.json.";
 
-/// Seconds of one run, at most.
+/// Maximum duration of one run in seconds.
 const SECONDS_MAX: f64 = 600.0;
-/// Bounds of the size of the packet buffers, in bytes: enough for every queue, and so little that three such files fit
-/// easily.
+/// Bounds for the size of the packet buffers, in bytes. The minimum is enough for every queue. With the maximum, three
+/// such files still fit on usual machines.
 const LOG_BYTES: std::ops::RangeInclusive<u64> = (4 << 20)..=(4 << 30);
 
 /// Options of `pmnet-lab bench packets`.
@@ -42,8 +42,8 @@ pub struct PacketsArgs {
     /// Numbers of requests in flight on each queue.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 32], value_name = "N")]
     in_flight: Vec<usize>,
-    /// Size of the packet buffers, and of the frames of the log that is copied into. The processor's caches hold less
-    /// of a larger one.
+    /// Size of the packet buffers, and of the frames of the log that is copied into. The larger they are, the less of
+    /// them fits into the processor's caches.
     #[arg(long, default_value = "64M", value_name = "SIZE")]
     log_size: String,
     /// Number of requests that are kept before the oldest is dropped [default: three quarters of the buffers]. A log of

@@ -21,11 +21,11 @@ Examples:
 Needs root, Linux 5.18 and a pmnet that was built with clang, but no interface and no namespace. It can run while \
 devices on this machine serve, and removes everything at its end. Prints a table or JSON on stdout.";
 
-/// Frame bytes of a log for each of its entries.
+/// Bytes for frames that a log has for each of its entries.
 const FRAME_BYTES_PER_ENTRY: u64 = 512;
-/// Most frame bytes of a log in the kernel.
+/// Maximum number of bytes for frames that a log in the kernel has.
 const FRAME_BYTES_MAX: u64 = 256 << 20;
-/// Rounds, at most.
+/// Maximum number of rounds.
 const ROUNDS_MAX: u16 = 10_001;
 
 /// Options of `pmnet-lab bench pipeline`.
@@ -38,7 +38,7 @@ pub struct PipelineArgs {
     /// Sizes of the payload of `update` in bytes, 0 to 1344. The payload of other updates has 100 bytes.
     #[arg(long, value_delimiter = ',', default_values_t = [0, 50, 100, 400, 1000, 1344], value_name = "BYTES")]
     payloads: Vec<usize>,
-    /// Numbers of sessions. Their packets come in turn.
+    /// Numbers of sessions. Successive packets belong to different sessions.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 64], value_name = "N")]
     sessions: Vec<usize>,
     /// Number of packets of one run, which is one system call.
@@ -47,17 +47,17 @@ pub struct PipelineArgs {
     /// Number of runs of each row, with and without the pipeline. Figures are medians over the runs.
     #[arg(long, default_value_t = 31, value_parser = clap::value_parser!(u16).range(1..=i64::from(ROUNDS_MAX)))]
     rounds: u16,
-    /// Size of the log's frames, a power of two. The processor's caches hold less of a larger log.
+    /// Size of the log's frames, a power of two. The larger the log, the less of it fits into the processor's caches.
     #[arg(long, default_value = "64M", value_name = "SIZE")]
     log_size: String,
     /// Number of other devices at the same interface. A first program compares the packet's port with the port of each
-    /// of them before it calls the measured device's program.
+    /// of them, and then calls the measured device's program.
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=i64::from(BESIDE_MAX)))]
     beside: u16,
     /// Give the device a lease, as in a fleet. The pipeline then reads the clock before each answer.
     #[arg(long)]
     leased: bool,
-    /// Also measure a shard with keys, in turn with the shard without keys. Its packets are sealed and verified.
+    /// Also measure a shard with keys, in turn with the shard without keys. Its packets have MACs, which are verified.
     #[arg(long)]
     keyed: bool,
     /// Print the result as one JSON object on stdout.

@@ -23,16 +23,16 @@ Needs redis-server. As root, with iproute2, util-linux and ethtool, and a pmnet 
 measures the rows with a network link, which include the device in the kernel. Prints a table on stdout, and writes \
 curves to OUT/redis.html and numbers to OUT/redis.json.";
 
-/// Seconds of one run, at most.
+/// Maximum duration of one run in seconds.
 const SECONDS_MAX: f64 = 600.0;
 /// Value of `--json` without a file.
 const STDOUT: &str = "-";
-/// Largest value of `--beside`.
+/// Maximum value of `--beside`.
 const BESIDE_MAX: usize = 256;
-/// Most pairs of the one long pipeline.
+/// Maximum number of pairs in the long pipeline.
 const PAIRS_MAX: usize = 1_000_000;
 
-/// Values of the options that the command line does not give.
+/// Default values of options.
 struct Defaults {
     clients: &'static [usize],
     pairs: usize,
@@ -82,8 +82,7 @@ pub struct RedisArgs {
     /// Exponent of a Zipf distribution of the keys, such as 0.99 [default: all keys are equally frequent].
     #[arg(long, value_name = "S")]
     zipf: Option<f64>,
-    /// Number of other programs that each keep a core busy during the measurement, as on a host that does other work,
-    /// too.
+    /// Number of other programs that each keep a core busy during the measurement, as on a host with other work.
     #[arg(long, default_value_t = 0, value_name = "N")]
     beside: usize,
     /// Size of a value in bytes.
@@ -110,7 +109,7 @@ pub struct RedisArgs {
     json: Option<PathBuf>,
 }
 
-/// Measures.
+/// Runs the benchmark.
 pub fn main(args: &RedisArgs) -> anyhow::Result<bool> {
     let plan = plan(args)?;
     let output = Output {
@@ -220,7 +219,7 @@ mod tests {
         assert_eq!(reads, ["0", "5", "50", "100", "alternate"]);
         assert_eq!((plan.clients, plan.pairs), (vec![1, 4, 16, 64], 10_000));
         let quick = parse("--quick --clients 3 --replicas").unwrap();
-        // Rows that answer one question are measured only when they are named.
+        // Rows for a single question are measured only if they are named.
         let named = [Row::Relay1Insecure, Row::Relay2Status, Row::Relay2Scraped];
         let others: Vec<Row> = Row::value_variants()
             .iter()

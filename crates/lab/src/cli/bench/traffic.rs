@@ -21,7 +21,7 @@ of XDP on these links and of pmnet together. The command checks no bounds.
 Needs root, iproute2, util-linux and ethtool, and a pmnet that was built with clang. Prints a table on stdout, and \
 writes numbers to OUT/traffic.json.";
 
-/// Seconds of one run, at most.
+/// Maximum duration of one run in seconds.
 const SECONDS_MAX: f64 = 60.0;
 
 /// Options of `pmnet-lab bench traffic`.
@@ -40,7 +40,7 @@ pub struct TrafficArgs {
     /// Number of runs of each combination. Figures are medians over the runs.
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..=i64::from(ROUNDS_MAX)))]
     rounds: u16,
-    /// Folder for the numbers.
+    /// Folder for the figures.
     #[arg(long, default_value = "target/bench", value_name = "FOLDER")]
     out: PathBuf,
     /// Print the result as one JSON object on stdout.

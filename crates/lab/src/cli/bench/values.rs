@@ -1,18 +1,18 @@
-//! The common parts of the benchmarks' command lines.
+//! The parts that the benchmarks' command lines share.
 
 use std::time::Duration;
 
 use clap::ValueEnum;
 use pmnet_cli::ConfigError;
 
-/// Rounds, at most.
+/// Maximum number of rounds.
 pub const ROUNDS_MAX: u16 = 101;
-/// Part of a run before its measured time.
+/// Duration of a warm-up, as a fraction of the measured time.
 const WARMUP_PART: f64 = 0.2;
-/// Least time before the measured time.
+/// Minimum duration of a warm-up.
 const WARMUP_MIN: Duration = Duration::from_millis(50);
 
-/// The values in order, each once.
+/// Checks that the values are within these bounds. Returns the values in order, each once.
 pub fn between(
     flag: &str,
     values: &[usize],
@@ -31,14 +31,14 @@ pub fn between(
     }
 }
 
-/// The values in the order of their declaration, each once.
+/// Returns the values in the order of their declaration, each once.
 pub fn each_once<T: ValueEnum + PartialEq>(values: &[T]) -> Vec<T> {
     let mut all = T::value_variants().to_vec();
     all.retain(|value| values.contains(value));
     all
 }
 
-/// How long a run of `seconds` is, and how long it warms up before.
+/// Returns the duration of a run of `seconds`, and the duration of its warm-up.
 pub fn times(seconds: f64, most: f64) -> Result<(Duration, Duration), ConfigError> {
     if !(0.01..=most).contains(&seconds) {
         return Err(ConfigError(format!(

@@ -1,4 +1,4 @@
-//! Clients that contend intentionally: few keys, mixed operations, no pauses.
+//! Clients that contend intentionally: they use few keys, mix operations, and make no pauses.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -10,40 +10,39 @@ use pmnet_history::{Op, Outcome, Record};
 use crate::clock::now_ns;
 use crate::resp::{Client, Reply};
 
-/// The usual deadline of one reply.
+/// The default deadline of one reply.
 const CALL_MAX: Duration = Duration::from_millis(2_000);
 /// Pause before a connection is tried again.
 const AGAIN: Duration = Duration::from_millis(20);
-/// Number of attempts of a final read.
+/// Maximum number of attempts of a final read.
 const READ_TRIES: u32 = 10;
 /// First character of the key of every register.
 const REGISTER: char = 'r';
-/// Length of a SET value of several packets, in bytes.
+/// Length in bytes of a SET value that needs several packets.
 const LONG_BYTES: usize = 4_000;
-/// Distance between the client numbers of one group and the client numbers of the next group.
+/// Number of client numbers that each group has.
 const GROUP_CLIENTS: u64 = 1_000_000;
-/// Number of the first final reader; the numbers of all other clients are smaller.
+/// Number of the first final reader. The numbers of all other clients are smaller.
 const READER: u64 = 1 << 40;
-/// Releases a lock if the caller still holds it.
+/// Script that releases a lock if the caller still holds it.
 const RELEASE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then \
                        return redis.call('del', KEYS[1]) else return 0 end";
 
-/// Pause after each operation in the second half of a client's operations. Without the pause, a client with fast
-/// replies would finish before the service is back.
+/// Pause after each operation in the second half of a client's operations. Without this pause, a client with fast
+/// replies would finish before the service works again.
 const PACE: Duration = Duration::from_millis(5);
 
-/// The degree of contention between clients.
+/// How much the clients contend with each other.
 #[derive(Clone, Copy, Debug)]
 pub struct Contention {
-    /// Number of registers, counters and locks in use at a time.
+    /// Number of registers, counters and locks that are in use at a time.
     pub slots: [usize; 3],
-    /// Number of operations on a key before its clients go on to the next key. Until then,
-    /// operations of unknown outcome stay open and make the check long.
+    /// Number of operations on a key after which the clients use the next key. Operations of unknown outcome on a key
+    /// stay open, and make the check of this key long.
     pub key_operations: usize,
-    /// Maximum number of operations of one client. The number bounds the history, because a longer history could not be
-    /// checked.
+    /// Maximum number of operations of one client. A history with more operations could not be checked.
     pub operations_max: usize,
-    /// Deadline of one reply, which exceeds the front's own deadline.
+    /// Deadline of one reply. The deadline is longer than the front's own deadline.
     pub call_max: Duration,
 }
 
@@ -58,21 +57,21 @@ impl Default for Contention {
     }
 }
 
-/// State that the clients of one run, or of one group, share. No two groups use the same key.
+/// State that the clients of one run or one group share. Each group has keys of its own.
 #[derive(Debug)]
 pub struct Shared {
-    /// Addresses of the fronts; each new client takes the next address.
+    /// Addresses of the fronts. Each new client takes the next address in turn.
     endpoints: Vec<SocketAddr>,
     contention: Contention,
     /// Number of the first slot in the names of keys.
     first_slot: usize,
     stop: AtomicBool,
     next_client: AtomicU64,
-    /// Number of operations so far, by slot. The number determines the slot's present key.
+    /// Number of operations so far, by slot. This number determines the slot's present key.
     used: Vec<AtomicUsize>,
     /// Number of acknowledged operations so far.
     acknowledged: AtomicU64,
-    /// Number of acknowledged operations that a device may acknowledge.
+    /// Number of acknowledged operations that a device may acknowledge, which are SETs.
     sets: AtomicU64,
     records: Mutex<Vec<Record>>,
 }
@@ -91,11 +90,11 @@ impl Shared {
         Shared::group(&[endpoint], 0, Contention::default())
     }
 
-    /// Returns the state for one of several groups, whose clients are spread over these fronts. Groups are numbered
-    /// from 0, and each has the same contention.
+    /// Returns the state of one of several groups, whose clients are spread over these fronts. Groups are numbered from
+    /// 0, and have equal contention.
     ///
     /// # Panics
-    /// `endpoints` is empty.
+    /// Panics if `endpoints` is empty.
     #[must_use]
     pub fn group(endpoints: &[SocketAddr], number: u32, contention: Contention) -> Shared {
         assert!(!endpoints.is_empty(), "clients need a front");
@@ -114,7 +113,7 @@ impl Shared {
         }
     }
 
-    /// Tells the clients to end after their present operation.
+    /// Tells the clients to end after their current operation.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
     }
@@ -125,8 +124,8 @@ impl Shared {
         self.acknowledged.load(Ordering::Acquire)
     }
 
-    /// Returns the number of acknowledged SETs, which a device acknowledges. The database had to
-    /// execute all other operations.
+    /// Returns the number of acknowledged SETs. A device acknowledges SETs; the database must execute all other
+    /// operations.
     #[must_use]
     pub fn acknowledged_sets(&self) -> u64 {
         self.sets.load(Ordering::Acquire)
@@ -147,7 +146,7 @@ impl Shared {
         self.next_client.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Returns the present key of a slot, for one operation.
+    /// Returns the present key of a slot, and counts one operation on it.
     fn key(&self, slot: usize) -> (Kind, String) {
         let turn =
             self.used[slot].fetch_add(1, Ordering::Relaxed) / self.contention.key_operations.max(1);
@@ -163,11 +162,11 @@ impl Shared {
     }
 }
 
-/// Runs one client until it is told to stop.
+/// Runs one client until it must stop.
 pub fn work(shared: &Shared, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut client = Caller::new(shared);
-    // The lock that this client holds, or may hold.
+    // The lock that this client holds or may hold.
     let mut held: Option<(String, String)> = None;
     for number in 0..shared.contention.operations_max {
         if shared.stop.load(Ordering::Acquire) {
@@ -178,7 +177,7 @@ pub fn work(shared: &Shared, seed: u64) {
         }
         if let Some((key, token)) = held.take_if(|_| random.u8(0..3) == 0) {
             if client.call(Op::Release, &key, &token).is_none() {
-                // The outcome is unknown: the client asks again, and the answer tells.
+                // The outcome is unknown. The client reads the lock later, and so learns whether it holds the lock.
                 held = Some((key, token));
             }
             continue;
@@ -205,8 +204,8 @@ pub fn work(shared: &Shared, seed: u64) {
     }
 }
 
-/// Runs one client that only sets registers, with a pause after each, until it is told to stop.
-/// None of its operations has to wait for the database.
+/// Runs one client that only sets registers, with a pause after each SET, until it must stop. None of its operations
+/// waits for the database.
 pub fn write(shared: &Shared, seed: u64, pause: Duration) {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut client = Caller::new(shared);
@@ -220,7 +219,7 @@ pub fn write(shared: &Shared, seed: u64, pause: Duration) {
     }
 }
 
-/// Reads every key of a finished history, through the front or from the database itself.
+/// Reads every key of a finished history, through the front or directly from the database.
 ///
 /// # Errors
 /// Fails if a read is not answered.
@@ -228,7 +227,7 @@ pub fn read_all(records: &mut Vec<Record>, endpoint: SocketAddr) -> anyhow::Resu
     read_all_within(records, endpoint, CALL_MAX)
 }
 
-/// Reads every key of a finished history, with another deadline of one reply.
+/// Reads every key of a finished history, as [`read_all`] does, with this deadline of one reply.
 ///
 /// # Errors
 /// Fails if a read is not answered.
@@ -246,7 +245,7 @@ pub fn read_all_within(
     let shared = Shared::group(&[endpoint], 0, contention);
     shared.next_client.store(READER, Ordering::Relaxed);
     let mut client = Caller::new(&shared);
-    // If datagrams are lost, a read may reach the front's deadline, which is short in these runs.
+    // If datagrams are lost, a read may exceed the front's deadline, which is short in these runs.
     let unread = keys
         .iter()
         .find(|key| (0..READ_TRIES).all(|_| client.call(Op::Get, key, "").is_none()));
@@ -273,8 +272,8 @@ pub fn delete_all(database: SocketAddr) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A logical client: a connection that is made again when it breaks. The client gets a new number
-/// after each operation of unknown outcome.
+/// A logical client: a connection that is made again after a break. After an operation of unknown outcome, the client
+/// gets a new number.
 struct Caller<'a> {
     shared: &'a Shared,
     number: u64,
@@ -346,8 +345,8 @@ impl Caller<'_> {
                 }
                 return Some(reply);
             }
-            // The connection was refused, perhaps because no process listens. A pause keeps the
-            // client from repeating at full speed.
+            // The connection was refused, perhaps because no process listens. A pause keeps the client from trying
+            // again at full speed.
             Outcome::Failed => std::thread::sleep(AGAIN),
             Outcome::Unknown => self.number = self.shared.number(),
         }
@@ -363,7 +362,7 @@ impl Caller<'_> {
                 Ok(client) => self.connection = Some(client),
                 Err(_) => {
                     std::thread::sleep(AGAIN);
-                    // The new number may lead to another front.
+                    // The new number may select another front.
                     self.number = self.shared.number();
                 }
             }
@@ -372,7 +371,7 @@ impl Caller<'_> {
     }
 }
 
-/// One in eight values fills several packets.
+/// One value in eight needs several packets.
 fn padded(value: &str) -> Vec<u8> {
     let mut bytes = value.as_bytes().to_vec();
     if value.ends_with('8') {
@@ -381,7 +380,7 @@ fn padded(value: &str) -> Vec<u8> {
     bytes
 }
 
-/// Returns the value if it has the padding of [`padded`]; otherwise a value that no client wrote.
+/// Returns the value without the padding of [`padded`]. If the padding is wrong, returns a value that no client wrote.
 fn without_padding(text: String) -> String {
     let value = text.trim_end_matches('.');
     if padded(value) == text.as_bytes() {

@@ -1,11 +1,10 @@
-//! Runs whose histories are checked. Every process has a machine of its own, clients contend for few keys, processes
-//! are killed, and networks fail. Then everything is repaired, every key is read once more, and the whole history must
+//! Runs whose histories are checked. Every process has a machine of its own. Clients contend for few keys, processes
+//! are killed, and networks fail. Then everything is repaired, and every key is read once more. The whole history must
 //! be linearizable (`docs/spec/protocol.md` §10).
 //!
-//! Purpose: make the simulator's check with real processes. Invariants: a run ends within its
-//! bounds and leaves no processes or networks; a run that could not be decided, or had almost no
-//! operations, does not count as passed. A seed repeats the plan of a run, but not its exact
-//! course, because the timing of real processes differs.
+//! Purpose: make the simulator's check with real processes. Invariants: a run ends within its bounds, and leaves no
+//! processes or networks; a run does not pass if it is undecided or has almost no operations. A seed repeats the plan
+//! of a run. A seed does not repeat the exact course of a run, because the timing of real processes differs.
 
 mod clients;
 mod plan;
@@ -30,14 +29,13 @@ use crate::load::HistoryFile;
 
 /// Number of clients of a run.
 const CLIENTS: u64 = 8;
-/// Time for which the clients go on after the repair.
+/// Time for which the clients continue after the repair.
 const AFTER: Duration = Duration::from_millis(500);
-/// Minimum number of acknowledged operations; a run with fewer is continued, because few operations
-/// show little.
+/// Minimum number of acknowledged operations. A run with fewer is continued, because few operations prove little.
 const ACKNOWLEDGED_MIN: u64 = 400;
 /// Minimum number of operations that must be acknowledged after the repair.
 const ACKNOWLEDGED_AFTER_MIN: u64 = 50;
-/// Time after the repair within which the service must be back, as these operations show.
+/// Time after the repair within which `ACKNOWLEDGED_AFTER_MIN` operations must be acknowledged.
 const BACK_MAX: Duration = Duration::from_secs(15);
 /// Interval at which progress is checked.
 const LOOK: Duration = Duration::from_millis(20);
@@ -51,20 +49,20 @@ pub struct RunReport {
     pub seed: u64,
     /// The plan of the run.
     pub plan: Plan,
-    /// The verdict; `Err`: the reason why the run could not be completed.
+    /// The verdict on the history; `Err`: the reason why the run could not be completed.
     pub verdict: Result<Report, String>,
     /// Numbers of operations: acknowledged, refused, of unknown outcome.
     pub outcomes: [u64; 3],
-    /// Numbers of processes killed, directions cut, links taken down.
+    /// Numbers of processes killed, directions cut, and links taken down.
     pub faults: [u64; 3],
-    /// Numbers of datagrams dropped, repeated, held back.
+    /// Numbers of datagrams dropped, repeated and delayed.
     pub troubled: [u64; 3],
     /// The folder with the history and the output of all processes, if the run did not pass.
     pub folder: Option<PathBuf>,
 }
 
 impl RunReport {
-    /// Whether the run was completed, and its history is linearizable.
+    /// Returns whether the run was completed and its history is linearizable.
     #[must_use]
     pub fn passed(&self) -> bool {
         matches!(&self.verdict, Ok(report) if report.is_linearizable())
@@ -128,9 +126,9 @@ pub struct Totals {
     pub broken: u64,
     /// Numbers of operations: acknowledged, refused, of unknown outcome.
     pub outcomes: [u64; 3],
-    /// Numbers of processes killed, directions cut, links taken down.
+    /// Numbers of processes killed, directions cut, and links taken down.
     pub faults: [u64; 3],
-    /// Numbers of datagrams dropped, repeated, held back.
+    /// Numbers of datagrams dropped, repeated and delayed.
     pub troubled: [u64; 3],
 }
 
@@ -155,7 +153,7 @@ impl Totals {
         }
     }
 
-    /// Whether there were runs, and all of them were completed and linearizable.
+    /// Returns whether there were runs, and all of them were completed and are linearizable.
     #[must_use]
     pub fn passed(&self) -> bool {
         self.runs > 0 && self.linearizable == self.runs
@@ -182,7 +180,7 @@ impl fmt::Display for Totals {
     }
 }
 
-/// Runs `count` seeds from `first` on, `jobs` at a time, and shows each report to `each`.
+/// Runs `count` seeds, beginning with `first`, and at most `jobs` at a time. Passes each report to `each`.
 pub fn runs(
     binaries: &Binaries,
     folder: &Path,
@@ -215,7 +213,7 @@ pub fn runs(
         .unwrap_or_else(|poison| poison.into_inner())
 }
 
-/// Runs this plan with this seed.
+/// Makes one run with this plan and this seed.
 #[must_use]
 pub fn run(binaries: &Binaries, folder: &Path, seed: u64, plan: Plan) -> RunReport {
     let mut report = RunReport {
@@ -227,8 +225,7 @@ pub fn run(binaries: &Binaries, folder: &Path, seed: u64, plan: Plan) -> RunRepo
         troubled: [0; 3],
         folder: None,
     };
-    // The run has a thread of its own, because the thread moves between machines, and the processes
-    // end with it.
+    // The run has a thread of its own. The thread moves between machines, and the processes end with the thread.
     std::thread::scope(|scope| {
         let report = &mut report;
         let story = scope.spawn(move || {
@@ -250,8 +247,8 @@ fn play(binaries: &Binaries, folder: &Path, report: &mut RunReport) -> anyhow::R
     let lived = live(&mut fleet, report, &shared);
     report.troubled = fleet.troubled();
     let mut records = shared.into_records();
-    // The first read goes through the front. The front's answer may be in the log only, so the run
-    // waits until the database has it.
+    // The first read goes through the front. The value in the front's answer may be only in the log, so the run waits
+    // until the database has it.
     let read = lived
         .and_then(|()| clients::read_all(&mut records, fleet.endpoint()))
         .and_then(|()| drained(fleet.endpoint()))
@@ -266,7 +263,7 @@ fn play(binaries: &Binaries, folder: &Path, report: &mut RunReport) -> anyhow::R
     Ok(())
 }
 
-/// Lets clients work while the plan is carried out.
+/// Runs the clients, and carries out the plan meanwhile.
 fn live(fleet: &mut Fleet, report: &mut RunReport, shared: &Shared) -> anyhow::Result<()> {
     let machine = fleet.clients()?;
     let seed = report.seed;
@@ -275,14 +272,13 @@ fn live(fleet: &mut Fleet, report: &mut RunReport, shared: &Shared) -> anyhow::R
             let machine = &machine;
             scope.spawn(move || -> anyhow::Result<()> {
                 machine.enter()?;
-                // Values begin with their client's number, so that no two clients write the same
-                // value.
+                // Each value begins with the number of its client, so that no two clients write equal values.
                 clients::work(shared, seed.wrapping_mul(CLIENTS).wrapping_add(index));
                 Ok(())
             })
         };
         let workers: Vec<_> = (0..CLIENTS).map(work).collect();
-        // The clients stop even after a panic.
+        // When this value is dropped, also by a panic, the clients stop.
         let stop = StopOnDrop(shared);
         let suffered = suffer(fleet, report, shared);
         drop(stop);
@@ -303,7 +299,7 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Carries out the plan, repairs the fleet, and waits until the service is back.
+/// Carries out the plan, repairs the fleet, and waits until the service works again.
 fn suffer(fleet: &mut Fleet, report: &mut RunReport, shared: &Shared) -> anyhow::Result<()> {
     let start = Instant::now();
     for (at, step) in report.plan.steps.clone() {

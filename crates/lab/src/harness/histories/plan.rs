@@ -1,4 +1,4 @@
-//! The faults of one run, drawn from its seed.
+//! The faults of one run, which its seed determines.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use crate::harness::proxy::Trouble;
 
 /// Duration of the period in which faults happen.
 pub const FAULTS_TIME: Duration = Duration::from_millis(3_200);
-/// No fault happens before this time, so that the chain has served before.
+/// Time of the first possible fault. The chain must have served before.
 const FIRST: Duration = Duration::from_millis(200);
-/// The last fault begins at least this long before the end of the period.
+/// Minimum time between the beginning of the last fault and the end of the period.
 const LAST: Duration = Duration::from_millis(300);
-/// Number of faults of one run.
+/// Number of faults in one run.
 const FAULTS: std::ops::RangeInclusive<usize> = 6..=10;
 
 /// One action on the fleet.
@@ -22,7 +22,7 @@ pub enum Step {
     Kill(Role),
     /// Starts a killed process again.
     Start(Role),
-    /// Drops all packets from the first machine to the second.
+    /// From now on, drops all packets from the first machine to the second.
     Cut(Machine, Machine),
     /// Ends a cut.
     Heal(Machine, Machine),
@@ -30,8 +30,8 @@ pub enum Step {
     LinkDown(Machine),
     /// Takes the link of a machine up again.
     LinkUp(Machine),
-    /// Deletes the clients' keys directly in the database, so that the run must not pass. This step is never drawn. The
-    /// step shows whether the check notices a fault.
+    /// Deletes the clients' keys directly in the database. The run must then fail, which shows that the check notices a
+    /// fault. A seed never selects this step.
     Spoil,
 }
 
@@ -40,12 +40,12 @@ pub enum Step {
 pub struct Plan {
     /// The parts of the fleet.
     pub fleet: FleetPlan,
-    /// The actions and their times, in order of time.
+    /// The actions with their times, earliest first.
     pub steps: Vec<(Duration, Step)>,
 }
 
 impl Plan {
-    /// Draws the plan of a seed.
+    /// Makes the plan of a seed.
     #[must_use]
     pub fn draw(seed: u64) -> Plan {
         let faults = FAULTS_TIME;
@@ -68,7 +68,7 @@ impl Plan {
             .into_iter()
             .chain((0..devices).map(Role::Device))
             .collect();
-        // The machines on the path of an update: only neighbours exchange packets.
+        // The machines on the path of an update. Only neighbours on this path exchange packets.
         let way: Vec<Machine> = [Machine::Clients, Machine::Of(Role::Front)]
             .into_iter()
             .chain((0..devices).map(|index| Machine::Of(Role::Device(index))))
@@ -77,7 +77,7 @@ impl Plan {
         let latest = faults.saturating_sub(LAST).max(FIRST);
         for _ in 0..random.usize(FAULTS) {
             let at = between(&mut random, FIRST, latest);
-            // Short faults lead to retransmissions, long faults to timeouts.
+            // A short fault leads to retransmissions, and a long fault to timeouts.
             let long = if random.u8(0..4) == 0 { 900 } else { 300 };
             let end = (at + Duration::from_millis(random.u64(20..long))).min(faults);
             let hop = random.usize(1..way.len());
@@ -110,7 +110,7 @@ impl Plan {
             }
         }
         steps.sort_by_key(|(at, _)| *at);
-        // All writers use this front.
+        // All writers use the same front.
         let cache = if random.bool() { "log" } else { "pending" };
         Plan {
             fleet: FleetPlan {

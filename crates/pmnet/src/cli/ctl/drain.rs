@@ -1,4 +1,5 @@
-//! `pmnet ctl drain`: one barrier, which the server answers when it has applied everything before it.
+//! `pmnet ctl drain`: sends one barrier. The server answers the barrier after it has applied everything before the
+//! barrier.
 
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
@@ -16,7 +17,7 @@ use super::CtlArgs;
 use crate::cli::common::InFleet;
 use crate::cli::redis::{NOWHERE, devices, located};
 
-/// Returns a client of this shard with the devices of `--via`.
+/// Returns the configuration of a client for this shard, with the devices of `--via`.
 pub(super) fn via(via: &str, shard: u32) -> Result<ClientConfig, ConfigError> {
     Ok(ClientConfig {
         shard,
@@ -24,7 +25,7 @@ pub(super) fn via(via: &str, shard: u32) -> Result<ClientConfig, ConfigError> {
     })
 }
 
-/// Returns a client with the devices that etcd knows.
+/// Returns the configuration of a client for this shard, with the devices that etcd names.
 pub(super) fn in_fleet(place: &InFleet, wait: Duration) -> anyhow::Result<ClientConfig> {
     let (members, names) = place.in_etcd()?;
     let follow = FollowConfig { members, names };
@@ -35,7 +36,7 @@ pub(super) fn in_fleet(place: &InFleet, wait: Duration) -> anyhow::Result<Client
     located(client, Some(&follow), wait, &AtomicBool::new(false)).map_err(|text| anyhow!(text))
 }
 
-/// Waits until the barrier is answered. Returns false if the time is over before the answer.
+/// Sends a barrier and waits for the answer. Returns false if the time passes before the answer arrives.
 pub(super) fn of(client: &ClientConfig, wait: Duration, args: &CtlArgs) -> anyhow::Result<bool> {
     let devices: Vec<String> = std::iter::once(&client.head)
         .chain(&client.others)
@@ -80,7 +81,7 @@ pub(super) fn of(client: &ClientConfig, wait: Duration, args: &CtlArgs) -> anyho
 fn ask(client: ClientConfig, wait: Duration) -> anyhow::Result<bool> {
     let mut session = Session::start(client, wait).context("cannot reach the devices")?;
     match session.bypass(barrier().into(), 0, true) {
-        // If the session cannot be ended here, it expires at the devices.
+        // If the session cannot be ended properly, it expires at the devices.
         Ok(_) => session.end().map_or(Ok(true), |()| Ok(true)),
         Err(SessionError::Unknown | SessionError::Failed(_)) => Ok(false),
         Err(error) => Err(error.into()),

@@ -1,4 +1,5 @@
-//! `pmnet ctl --via`: the chain of a shard without a fleet. The command asks the devices and the server directly.
+//! `pmnet ctl --via`: changes the chain of a shard without a fleet. The command asks the devices and the server
+//! directly.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,18 +17,20 @@ use serde_json::json;
 use super::{CtlArgs, Word, copies_text, drain, until};
 use crate::cli::common::hop_address;
 
-/// Longest time for taking back the last change of a next hop, in seconds. After it the operator must do so.
+/// Longest time in which the command tries to undo its last change of a next hop, in seconds. If the attempt fails, the
+/// operator must undo the change.
 const UNDO_SECONDS: u64 = 15;
-/// Time between two reads of the chain's state. It is short, because nothing is acknowledged while the chain is being
-/// rewired.
+/// Interval at which the command reads the state of the chain. The interval is short, because no write is acknowledged
+/// while next hops are being changed.
 const LOOK: Duration = Duration::from_millis(25);
-/// A device that is to join is given up if it does not answer for this time.
+/// Time without an answer after which the command gives up a device that is to join.
 const LOST: Duration = Duration::from_secs(3);
-/// Longest time for a connection to a process before the change begins. [`PATIENCE_THEN`]: the time during the change.
+/// Longest time for a connection to a process before the change begins. During the change, the limit is
+/// [`PATIENCE_THEN`].
 const PATIENCE: Duration = Duration::from_secs(2);
 const PATIENCE_THEN: Duration = Duration::from_millis(250);
 
-/// The command line, and the key with which the processes are asked.
+/// The command line, and the key with which the command asks the processes.
 struct Asks<'a> {
     args: &'a CtlArgs,
     key: Option<ClusterKey>,
@@ -80,7 +83,7 @@ pub(super) fn of(args: &CtlArgs) -> anyhow::Result<bool> {
     if args.dry_run {
         return Ok(true);
     }
-    // A device that was seen once is asked again, even if no other device sends to it now.
+    // A device that has answered once is asked again, even if no other device sends to it now.
     let mut known = at.clone();
     known.extend(looked.devices.values().map(|said| said.listen));
     known.extend(looked.server.iter().map(|said| said.listen));
@@ -134,7 +137,7 @@ pub(super) fn of(args: &CtlArgs) -> anyhow::Result<bool> {
     }
 }
 
-/// Takes back a change that was not complete in time, and reports the result.
+/// Undoes a change that was not complete in time, and reports the result.
 fn not_done(
     why: &str,
     change: &Change,
@@ -163,7 +166,7 @@ fn see(at: &[SocketAddr], asks: &Asks<'_>, patience: Duration) -> anyhow::Result
     look(at, asks.args.shard, asks.key.as_ref(), patience).map_err(|text| anyhow!(text))
 }
 
-/// Tells a device its new next hop. Returns a sentence that says what the change waits for.
+/// Orders a device to use another next hop. Returns a sentence that says what the change waits for.
 fn wire(doing: &Doing, order: Order, key: Option<&ClusterKey>) -> String {
     let Order {
         next,
@@ -194,7 +197,7 @@ fn refused(doing: &Doing, answer: &Answered) -> String {
     }
 }
 
-/// Makes sure that no device sends to a device that has not joined. Returns a sentence about the result.
+/// Makes sure that no device sends to a device that has not joined the chain. Returns a sentence with the result.
 fn undo(change: &Change, known: &[SocketAddr], asks: &Asks<'_>) -> anyhow::Result<&'static str> {
     if change.undo(&see(known, asks, PATIENCE_THEN)?).is_none() {
         return Ok(". What was begun goes on by itself, or is begun again by the same command");
@@ -268,7 +271,7 @@ fn say(change: &Change, want: &HandWant, json: bool) {
     ));
 }
 
-/// Reports the outcome, and which flags of the devices are outdated now.
+/// Reports the result of the change, and which flags of the devices are now outdated.
 fn end(looked: &Looked, done: bool, what: &str, asks: &Asks<'_>) {
     let chain = looked.server.as_ref().map(|server| server.chain.clone());
     let chain = chain.unwrap_or_default();
@@ -278,7 +281,7 @@ fn end(looked: &Looked, done: bool, what: &str, asks: &Asks<'_>) {
         .filter(|said| said.next != said.flag)
         .map(|said| (said.who.id, said))
         .collect();
-    // Without keys a device refuses --next-id.
+    // A device without keys refuses --next-id.
     let next_id = |said: &DeviceSaid| said.next_id.filter(|_| asks.key.is_some());
     if asks.args.json {
         let next: BTreeMap<String, String> = old
@@ -306,7 +309,7 @@ fn end(looked: &Looked, done: bool, what: &str, asks: &Asks<'_>) {
     }
 }
 
-/// Shows each process that answers, and its state. Returns false if no chain is served.
+/// Prints the state of each process that answers. Returns false if no chain is served.
 fn status(asks: &Asks<'_>, via: &str) -> anyhow::Result<bool> {
     let looked = see(&addresses(asks.args, via)?, asks, PATIENCE)?;
     let chain = looked.server.as_ref().map(|server| &server.chain);

@@ -1,4 +1,4 @@
-//! `pmnet ctl promote`: a replica of the shard's Redis becomes the master, and the server continues with this Redis.
+//! `pmnet ctl promote`: makes a replica of the shard's Redis the master. The server then continues with this master.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -70,7 +70,7 @@ pub(super) fn of(args: &PromoteArgs, ctl: &CtlArgs) -> anyhow::Result<bool> {
     wait(&promotion, ctl)
 }
 
-/// Waits until a server serves the shard with the new master, or the time is over.
+/// Waits until a server serves the shard with the new master, or until the time has passed.
 fn wait(promotion: &Promotion, ctl: &CtlArgs) -> anyhow::Result<bool> {
     let begun = Instant::now();
     let served = until(ctl.wait, LOOK, || {

@@ -1,4 +1,4 @@
-//! `pmnet ctl shards`: checks a map of shards, and says which steps lead to another map.
+//! `pmnet ctl shards`: checks a map of shards, and lists the steps from this map to a new map.
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::CtlArgs;
 use crate::cli::redis::{Settings, Shards, is_same, located, look};
 
-/// Longest wait for one shard, whatever --wait is, so that the other shards are checked, too.
+/// Longest wait for one shard, even if --wait is longer, so that all other shards are also checked.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// Name of the map.
@@ -31,7 +31,7 @@ pub(super) struct ShardsArgs {
     new: Option<PathBuf>,
 }
 
-/// Identity of a shard's Redis, or the reason why it is not known.
+/// Identity of a shard's Redis, or the reason why it is unknown.
 type Answer = Result<StoreName, String>;
 
 /// Checks the map. Returns false if a shard does not answer, or if two shards have the same Redis.
@@ -62,7 +62,8 @@ pub(super) fn of(args: &ShardsArgs, ctl: &CtlArgs) -> anyhow::Result<bool> {
     Ok(!silent && same.is_empty())
 }
 
-/// Asks a shard's server, through its devices, which Redis it has.
+/// Asks the server of a shard for the identity of its Redis. The question goes through the shard's
+/// devices.
 fn ask(shard: &Settings, key: Option<FrontKey>, wait: Duration) -> Answer {
     let until = Instant::now() + wait;
     let mut client = shard.client.clone();
@@ -73,7 +74,7 @@ fn ask(shard: &Settings, key: Option<FrontKey>, wait: Duration) -> Answer {
         let mut session = Session::start(client, left)?;
         let question = preamble(Form::StoreAddress, Protocol::Resp2, 0).to_vec();
         let reply = session.bypass(question.into(), 0, true)?;
-        // If the session cannot be ended here, it expires at the devices.
+        // If the session cannot be ended properly, it expires at the devices.
         let _ = session.end();
         Ok(String::from_utf8_lossy(&reply).trim_end().to_owned())
     };
@@ -87,7 +88,7 @@ fn ask(shard: &Settings, key: Option<FrontKey>, wait: Duration) -> Answer {
     }
 }
 
-/// Returns pairs of shards, counted from 1, that have the same Redis.
+/// Returns each pair of shards that have the same Redis. Shards are counted from 1.
 fn same_redis(answers: &[Option<Answer>]) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     let name = |at: usize| answers[at].as_ref().and_then(|answer| answer.as_ref().ok());
@@ -136,7 +137,7 @@ fn moves(map: &Shards, new: &Shards) -> anyhow::Result<Vec<String>> {
     Ok(said)
 }
 
-/// Returns the slots of the shard with this index, in the form of the file.
+/// Returns the slots of shard number `at`, as the map file writes them.
 fn slots_of(map: &Shards, at: usize) -> String {
     shown(&map.map.ranges(Some(at)), ",")
 }

@@ -165,22 +165,22 @@ pub struct DeviceArgs {
     /// Answer only while this device has a lease in etcd, as a member of this fleet (see below).
     #[arg(long, value_name = "NAME")]
     pub fleet: Option<String>,
-    /// With --fleet: the members of etcd.
+    /// URLs of etcd's members; only with --fleet.
     #[arg(long, value_name = "URL,…", help = ETCD_HELP)]
     pub etcd: Option<String>,
-    /// Authorities that may vouch for etcd.
+    /// File with the certificates of the authorities that sign etcd's certificates.
     #[arg(long, value_name = "FILE", help = ETCD_CA_HELP)]
     pub etcd_ca: Option<PathBuf>,
-    /// Certificate to show to etcd.
+    /// File with the certificate that this process shows to etcd.
     #[arg(long, value_name = "FILE", help = ETCD_CERT_HELP)]
     pub etcd_cert: Option<PathBuf>,
-    /// Its key.
+    /// File with the private key of `etcd_cert`.
     #[arg(long, value_name = "FILE", help = ETCD_KEY_HELP)]
     pub etcd_key: Option<PathBuf>,
-    /// User of etcd.
+    /// Name of the user as which this process logs in at etcd.
     #[arg(long, value_name = "NAME", help = ETCD_USER_HELP)]
     pub etcd_user: Option<String>,
-    /// Its password.
+    /// File with the password of `etcd_user`.
     #[arg(long, value_name = "FILE", help = ETCD_PASSWORD_HELP)]
     pub etcd_password_file: Option<PathBuf>,
     /// With --fleet: length of a lease in seconds, 2 to 60 [default: 3].
@@ -241,8 +241,9 @@ impl DeviceArgs {
         etcd_args!(self)
     }
 
-    /// Returns these flags; settings that they do not have come from the configuration file. The settings of the log's
-    /// size all come from one of the two. `--detach` counts on the command line only.
+    /// Merges these flags with the configuration file: a setting that the flags do not give comes from the file. The
+    /// settings of the log's size come all from the flags, or all from the file. `--detach` counts only on the command
+    /// line.
     pub(super) fn over(self, file: DeviceArgs) -> DeviceArgs {
         let KeyArgs { key, insecure } = key_args!(self).over(key_args!(file));
         let says_size =
@@ -307,7 +308,7 @@ impl DeviceArgs {
 mod tests {
     use super::DeviceArgs;
 
-    /// Every key of the section, each with a value that is not the default.
+    /// Every key of the section. No value is the default.
     const ALL: &str = r#"
         listen = "127.0.0.1:51000"
         next = "127.0.0.1:51500"
@@ -382,7 +383,7 @@ mod tests {
         assert_eq!(other.over(but_detach).spin_us, Some(99));
     }
 
-    /// Regression test: `entries` of the file counted, although the command line had `--log-size`.
+    /// Regression test: `entries` in the file counted, although the command line had `--log-size`.
     #[test]
     fn a_size_on_the_command_line_wins_over_one_in_the_file_that_is_said_otherwise() {
         let file: DeviceArgs = toml::from_str("entries = 1024\nframe-bytes = 4096").unwrap();

@@ -1,4 +1,4 @@
-//! `pmnet device --mode af-xdp`: packets are received into the buffers that are the log.
+//! `pmnet device --mode af-xdp`: the buffers that receive packets are the log.
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -24,11 +24,11 @@ use super::supervisor::facts;
 use crate::cli::process::Part;
 use crate::status::DeviceWriter;
 
-/// Most interfaces of one device.
+/// Maximum number of interfaces of one device.
 const INTERFACES_MAX: usize = 16;
-/// Most microseconds of --busy-poll.
+/// Maximum value of --busy-poll, in microseconds.
 const BUSY_POLL_MAX: u32 = 10_000;
-/// Most packets of one poll: the number that is taken from a queue at once.
+/// Maximum number of packets of one poll, which is the number that the device takes from a queue at once.
 const BUSY_POLL_BUDGET: u16 = 64;
 
 /// Settings of `--mode af-xdp`.
@@ -37,7 +37,7 @@ pub struct DirectSettings {
     pub interfaces: Vec<String>,
     pub copying: Copying,
     pub busy_poll: Option<BusyPoll>,
-    /// This shard's share of the interfaces' queues.
+    /// The queues of the interfaces that belong to this shard.
     pub part: Share,
 }
 
@@ -84,7 +84,7 @@ impl DirectSettings {
         }))
     }
 
-    /// Returns the configuration of a device in this mode. `relay`: the configuration of its loop.
+    /// Returns the configuration of a device in this mode. `relay`: the configuration of the device's loop.
     pub fn config(self, relay: RelayConfig) -> DirectConfig {
         DirectConfig {
             relay,
@@ -95,7 +95,7 @@ impl DirectSettings {
         }
     }
 
-    /// Returns these settings for each of several shards.
+    /// Returns the settings for each of several shards. The queues are divided among them.
     pub fn divided(&self, shards: u16) -> Result<Vec<DirectSettings>, ConfigError> {
         let parts = Share::all(shards, &self.interfaces);
         let parts = parts.map_err(|error| ConfigError(format!("--shards {shards}: {error}")))?;
@@ -107,8 +107,8 @@ impl DirectSettings {
     }
 }
 
-/// Returns a log of this size that consists of packet buffers. On a file a buffer has the size of a block, because
-/// files are written in blocks.
+/// Returns the parameters of a log of this size that consists of packet buffers. If the medium is a file, a buffer has
+/// the size of a block, because files are written in blocks.
 pub fn buffers(ring: &Parameters, kind: Kind) -> Parameters {
     let bytes = match kind {
         Kind::File => 4096,
@@ -120,7 +120,7 @@ pub fn buffers(ring: &Parameters, kind: Kind) -> Parameters {
     Parameters::buffers(entries, ring.frame_bytes, bytes)
 }
 
-/// One run, until the process is asked to end. `may_serve` is called when the sockets are bound.
+/// Makes one run, which lasts until the process is asked to end. `may_serve` is called after the sockets are bound.
 pub fn run(
     settings: Settings,
     direct: DirectSettings,
@@ -156,7 +156,7 @@ pub fn run(
     Ok(())
 }
 
-/// Before anything is made, refuses a log into whose memory the kernel cannot receive packets.
+/// Refuses a log into whose memory the kernel cannot receive packets. The check comes before any file is made.
 fn fits(settings: &Settings, direct: &DirectSettings) -> Result<(), ConfigError> {
     let device = std::fs::metadata(&settings.path).is_ok_and(|it| it.file_type().is_char_device());
     if settings.kind == Kind::Pmem && !device {
@@ -181,15 +181,15 @@ fn fits(settings: &Settings, direct: &DirectSettings) -> Result<(), ConfigError>
     Ok(())
 }
 
-/// Removes a new file because its sockets could not be made. Sockets need their memory first, so the file is made
-/// before them. No other process knows the file yet.
+/// Removes a new log file if its sockets could not be made. The sockets need the file's memory, so the file is made
+/// first. No other process knows the file yet.
 pub fn unmake(path: &Path, what: &str) {
     if let Err(error) = std::fs::remove_file(path) {
         tracing::warn!(path = %path.display(), %error, "PM1428 cannot remove the new {what}");
     }
 }
 
-/// Returns the fields of the ready line that are about the sockets.
+/// Returns the fields of the ready line that describe the sockets.
 pub fn described(bound: &[Bound], busy_poll: Option<BusyPoll>) -> Vec<(&'static str, Value)> {
     let sockets: Vec<String> = bound
         .iter()

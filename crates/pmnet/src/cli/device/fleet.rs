@@ -19,9 +19,10 @@ use super::hand::next_id;
 use super::supervisor::{Orders, Then, is_refusal, obey};
 use crate::cli::process::Part;
 
-/// Interval of the checks whether etcd has answered.
+/// Interval at which the device checks whether etcd has answered.
 const LOOK: Duration = Duration::from_millis(20);
-/// A device that was refused waits for a new place in the chain for the time of a lease divided by this number.
+/// Divisor of a lease's length. A device that the server has refused waits for the quotient, because it may get a new
+/// place in the chain.
 const PATIENCE: u64 = 3;
 
 /// Settings of a device in a fleet.
@@ -34,7 +35,7 @@ pub struct FleetSettings {
 }
 
 impl FleetSettings {
-    /// Returns these settings for another shard of the fleet.
+    /// Returns the settings for another shard of the fleet.
     pub fn of_shard(&self, shard: u32) -> Result<FleetSettings, ConfigError> {
         Ok(FleetSettings {
             names: Names::new(&self.fleet, shard).map_err(ConfigError)?,
@@ -42,7 +43,7 @@ impl FleetSettings {
         })
     }
 
-    /// Returns the settings of a fleet; `None` without one.
+    /// Returns the settings of the fleet; `None` without `--fleet`.
     pub fn new(
         args: &DeviceArgs,
         listen: SocketAddr,
@@ -103,12 +104,12 @@ struct Run {
     order: Order,
 }
 
-/// Orders from etcd. As soon as the device is in the chain in etcd, that chain names the device's next hop. The device
-/// answers only while it has a lease in etcd.
+/// Orders from etcd. While the device is in the chain in etcd, that chain determines its next hop. The device answers
+/// only while it has a lease in etcd.
 pub struct FleetOrders {
     agent: Agent,
     clock: Clock,
-    /// Length of a lease.
+    /// Length of a lease in nanoseconds.
     length: Nanos,
     id: u32,
     run: Run,
@@ -116,7 +117,7 @@ pub struct FleetOrders {
 }
 
 impl FleetOrders {
-    /// Starts the agent that keeps the lease.
+    /// Starts the agent that renews the lease.
     pub fn begin(
         fleet: &FleetSettings,
         relay: &RelayConfig,
@@ -153,7 +154,7 @@ impl FleetOrders {
         })
     }
 
-    /// Returns whether the agent ends the run now or within a lease divided by [`PATIENCE`].
+    /// Waits for a part of a lease's length ([`PATIENCE`]). Returns whether the agent ends the run in this time.
     fn ends_soon(&self, stop: &Stop) -> anyhow::Result<bool> {
         let until = Instant::now() + Duration::from_nanos(self.length / PATIENCE);
         while !self.run.words.is_to_end() {
@@ -186,13 +187,13 @@ impl Orders for FleetOrders {
         self.run = Run { words, order };
     }
 
-    /// Tells the agent that the device runs with this log, and waits until etcd names this process as the device.
+    /// Tells the agent that the device runs with this log. Waits until etcd's record of the device names this process.
     /// Returns false if the device must end before that.
     fn may_serve(&mut self, log: Facts, stop: &Stop) -> anyhow::Result<bool> {
         let Run { words, order } = &self.run;
         let agent = &self.agent;
         agent.attend(log, words.clone(), *order);
-        // If a second process has the same id, the agent notices it before this device serves.
+        // If another process has this id, the agent notices it before the device serves.
         while !agent.is_registered() && agent.failure().is_none() && !agent.leaves() {
             if stop.within(LOOK).context("cannot wait for etcd")? {
                 return Ok(false);
@@ -203,7 +204,7 @@ impl Orders for FleetOrders {
 
     fn after(&mut self, run: anyhow::Result<()>, stop: &Stop) -> anyhow::Result<Then> {
         if let Err(error) = run {
-            // The refusal may be about a place in the chain that the device no longer has.
+            // The server may have refused the device because of a place in the chain that the device no longer has.
             if !is_refusal(&error) || !self.ends_soon(stop)? {
                 return Err(error);
             }

@@ -1,4 +1,4 @@
-//! A device outside a fleet: `pmnet ctl` may ask for its state, give it another next hop, and end it.
+//! A device outside a fleet. `pmnet ctl` may ask for its state, change its next hop, and end it.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
@@ -17,8 +17,8 @@ use super::settings::Settings;
 use super::supervisor::{Orders, Then, is_refusal, obey};
 use crate::cli::names::{Named, Watch};
 
-/// Opens the door. Returns `None` if the device must not have a door. If the door cannot be opened, logs this and
-/// returns `None`.
+/// Opens the door. Returns `None` if the device must not have a door, or if the door cannot be opened. The second case
+/// is logged.
 fn open(settings: &Settings) -> Option<DeviceDoor> {
     let device = &settings.relay.device;
     let mut listen = settings.relay.listen;
@@ -46,13 +46,13 @@ fn open(settings: &Settings) -> Option<DeviceDoor> {
     .ok()
 }
 
-/// Returns the id of the device's next hop, if the device has keys.
+/// Returns the id of the device's next hop; `None` if the device has no keys.
 pub fn next_id(device: &DeviceConfig) -> Option<u32> {
     device.keys.as_ref().map(|keys| keys.next)
 }
 
-/// Returns the file that keeps the device's last next hop. The file is in the folder of the log; `None`: the log is no
-/// file.
+/// Returns the path of the file that stores the device's last next hop. The file is in the folder of the log. `None`:
+/// the log is not a file.
 fn memory(settings: &Settings) -> Option<PathBuf> {
     let is_device =
         std::fs::metadata(&settings.path).is_ok_and(|it| it.file_type().is_char_device());
@@ -64,10 +64,10 @@ fn memory(settings: &Settings) -> Option<PathBuf> {
     Some(path.into())
 }
 
-/// Orders for a device outside a fleet. An operator changes the next hop with `pmnet ctl`, and if `--next` is a name,
-/// the next hop follows the name's address. Until then the flags count.
+/// Orders to a device outside a fleet. An operator changes the next hop with `pmnet ctl`. If `--next` is a name, the
+/// next hop also follows the address of the name. Until there is an order, the flags count.
 pub struct HandOrders {
-    /// `None`: `pmnet ctl` cannot reach the device.
+    /// The door for `pmnet ctl`. `None`: `pmnet ctl` cannot reach the device.
     door: Option<DeviceDoor>,
     next: Option<MovingHop>,
     id: u32,
@@ -76,7 +76,8 @@ pub struct HandOrders {
 }
 
 impl HandOrders {
-    /// Opens the door, and watches the name of the next hop. Returns `None` if there is neither a door nor a name.
+    /// Opens the door, and watches the name of the next hop. Returns `None` if the device has no door and `--next` is
+    /// not a name.
     pub fn begin(settings: &Settings) -> anyhow::Result<Option<HandOrders>> {
         let door = open(settings);
         if door.is_none() && settings.next_name.is_none() {
@@ -93,7 +94,7 @@ impl HandOrders {
         }))
     }
 
-    /// Returns whether the server has refused the device at a place in the chain that the device no longer has.
+    /// Returns whether the server has refused the device for a next hop that has changed since.
     fn is_placed_elsewhere(&self, error: &anyhow::Error) -> bool {
         self.words.is_to_end() && is_refusal(error)
     }
@@ -104,7 +105,7 @@ impl Orders for HandOrders {
         self.words = Arc::default();
         let order = self.door.as_ref().and_then(DeviceDoor::order);
         if let Some(hop) = &self.next {
-            // If `pmnet ctl` has given an order, it takes precedence over the name.
+            // An order of `pmnet ctl` takes precedence over the name.
             let moves = order.is_none().then(|| self.words.clone());
             relay.device.next = hop.attend(moves);
         }
@@ -167,16 +168,17 @@ impl Orders for HandOrders {
     }
 }
 
-/// Time without a word of the next hop after which it counts as silent. A device that has nothing to send asks the next
-/// hop once a second.
+/// Time without a message from the next hop after which the next hop counts as silent. A device without other traffic
+/// sends a question to its next hop once a second.
 const SILENT_AFTER: Duration = Duration::from_millis(3_500);
 const LOOKED_EVERY: Duration = Duration::from_millis(250);
 
-/// A next hop, and the messages to the loop that sends to it. The loop is ended when the hop has moved.
+/// A next hop, and the messages to the loop that sends to it. The loop is ended when the name of the next hop has
+/// another address.
 type Place = (SocketAddr, Option<Arc<LeaseWords>>);
 
-/// The next hop of a device whose `--next` is a name. If the hop is silent, and the name has another address now, the
-/// device starts again with that address.
+/// The next hop of a device whose `--next` is a name. If the next hop is silent and the name has another address, the
+/// device starts again with this address.
 struct MovingHop {
     place: Arc<Mutex<Place>>,
     _watch: Watch,
@@ -220,8 +222,8 @@ impl MovingHop {
         })
     }
 
-    /// Returns the address of the next hop. `words`: the messages to the run that begins now, if the run must end when
-    /// the hop has another address.
+    /// Returns the address of the next hop. `words`: the messages to the run that begins now. If messages are given,
+    /// the run ends when the name has another address.
     fn attend(&self, words: Option<Arc<LeaseWords>>) -> SocketAddr {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         place.1 = words;
@@ -229,7 +231,7 @@ impl MovingHop {
     }
 }
 
-/// Returns whether the next hop has sent something since the last call, or sends something within [`SILENT_AFTER`].
+/// Returns whether the next hop has sent a message since the last call, or sends a message within [`SILENT_AFTER`].
 fn answers(words: &LeaseWords) -> bool {
     let looks = SILENT_AFTER.as_millis() / LOOKED_EVERY.as_millis();
     words.next_spoke()

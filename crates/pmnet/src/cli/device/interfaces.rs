@@ -1,23 +1,24 @@
-//! Checks the interfaces of a device in the kernel while the device serves. It changes nothing at them.
+//! Checks the interfaces of a device in the kernel while the device serves. The checks change nothing at the
+//! interfaces.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use pmnet_dataplane::direct::{name, number, refused_by_driver};
 
-/// Time between two checks.
+/// Interval of the checks.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// Checks the interfaces every five seconds, until the value is dropped.
+/// Checks the interfaces every five seconds, until this value is dropped.
 pub struct Interfaces {
-    /// When the sender is dropped, the thread ends.
+    /// The drop of this sender ends the thread.
     _sender: Sender<()>,
 }
 
 impl Interfaces {
-    /// Begins the checks. Warns if an interface was removed, made again or renamed. With `answers`, also warns if drivers have
-    /// refused further packets that the kernel's part of the device sent. Returns `None` if there is no thread for the
-    /// checks; this is logged.
+    /// Starts the checks. Logs a warning if an interface was removed, made again or renamed. With `answers`, also logs
+    /// a warning if drivers have refused more packets of the device's part in the kernel. Returns `None` if the thread
+    /// cannot be started; this is logged.
     pub fn watch(names: Vec<String>, answers: bool) -> Option<Interfaces> {
         let (sender, over) = channel();
         let mut watched: Vec<Watched> = names.into_iter().map(Watched::new).collect();
@@ -45,9 +46,9 @@ impl Interfaces {
 
 struct Watched {
     name: String,
-    /// Number of the interface when the checks began.
+    /// Index of the interface when the checks began.
     first: Option<u32>,
-    /// Number of the interface at the last check.
+    /// Index of the interface at the last check.
     number: Option<u32>,
     refused: u64,
 }
@@ -68,10 +69,10 @@ impl Watched {
         self.judge(called, number(&self.name))
     }
 
-    /// Returns a warning if the interface was renamed or replaced. An interface keeps its number and its program when it
-    /// gets another name. A removed interface takes its program with it, and a new interface of the same name does not
-    /// have the program. `called`: present name of the interface that was there when the checks began. `now`: number of
-    /// the interface that has the name now.
+    /// Returns a warning if the interface was renamed or replaced. A renamed interface keeps its index and its program.
+    /// A removed interface takes its program with it, and a new interface of this name does not have the program.
+    /// `called`: the present name of the interface that existed when the checks began. `now`: the index of the
+    /// interface that has the name now.
     fn judge(&mut self, called: Option<String>, now: Option<u32>) -> Option<String> {
         if let Some(called) = called {
             self.number = self.first;
@@ -134,7 +135,7 @@ mod tests {
         let renamed = Some("PM1429".to_owned());
         assert_eq!(says(Some("eth9"), None), renamed);
         assert_eq!(says(Some("eth9"), Some(4)), None);
-        // Another interface has the name.
+        // Now another interface has the name.
         assert_eq!(says(Some("e0"), Some(7)), renamed);
         assert_eq!(says(None, None).as_deref(), Some("PM1425"));
         assert_eq!(says(None, None), None);

@@ -1,4 +1,4 @@
-//! `pmnet device --mode nic|router|switch`: the device's fast path in the kernel.
+//! `pmnet device --mode nic|router|switch`: a device whose fast path is in the kernel.
 
 use std::fs::File;
 
@@ -21,7 +21,7 @@ use crate::cli::process::Part;
 use crate::doctor::interface::vanishing;
 use crate::status::DeviceWriter;
 
-/// Most sessions that the kernel serves: the number of sessions that a device admits.
+/// Maximum number of sessions that the kernel serves. A device admits this number of sessions.
 const SESSIONS_MAX: u32 = 65_536;
 
 fn own(kernel: &KernelSettings) -> anyhow::Result<Option<Own>> {
@@ -32,8 +32,8 @@ fn own(kernel: &KernelSettings) -> anyhow::Result<Option<Own>> {
     Ok(Some(Own { address, mac }))
 }
 
-/// Returns the configuration of the kernel's part. `own`: the device's own address, which counts only if the pipeline
-/// is to be attached.
+/// Returns the configuration of the device's part in the kernel. `own`: the device's own address, which is used only if
+/// the pipeline is to be attached.
 fn kernel_config(settings: &Settings, own: Option<Own>) -> KernelConfig {
     KernelConfig {
         address: settings.relay.listen,
@@ -67,7 +67,8 @@ struct Taken {
     lock: File,
 }
 
-/// Makes the device, or takes over an existing one, which continues or begins anew ([`OpenConfig::anew`]).
+/// Makes a device in the kernel, or takes over an existing one. An existing device either continues, or begins anew
+/// ([`OpenConfig::anew`]).
 fn take(settings: &Settings, kernel: &KernelSettings, anew: bool) -> anyhow::Result<Taken> {
     let device = &settings.relay.device;
     let pins = Pins::open(&kernel.name)?;
@@ -116,7 +117,7 @@ fn take(settings: &Settings, kernel: &KernelSettings, anew: bool) -> anyhow::Res
     }
     if let Err(error) = part.attach(&kernel.interfaces, !kernel.generic) {
         if found != Found::TakenOver {
-            // There was no device in the kernel before, so none is left behind.
+            // Before the attempt the kernel had no such device, so the part that was made is removed.
             drop(part);
             drop(lock);
             end(settings, kernel, found == Found::New)
@@ -133,8 +134,8 @@ fn take(settings: &Settings, kernel: &KernelSettings, anew: bool) -> anyhow::Res
 }
 
 impl Taken {
-    /// Serves until the process is asked to end. `serving` is called once the device serves. At the end the device no
-    /// longer belongs to this process.
+    /// Serves until the process is asked to end. `serving` is called as soon as the device serves. After the return the
+    /// device no longer belongs to this process.
     fn run(
         self,
         settings: &Settings,
@@ -157,15 +158,15 @@ impl Taken {
     }
 }
 
-/// The state that this process found in the kernel at its start, and whether the device has served since.
+/// What this process found in the kernel at its start, and whether the device has served since then.
 pub struct InKernel {
     found: Found,
     was_serving: bool,
 }
 
-/// One run, until the process is asked to end. `may_serve` is called when the device is attached. The first run outside
-/// a fleet continues with the device as it is in the kernel. Every other run begins anew, so that another device may
-/// join after it.
+/// Makes one run, which lasts until the process is asked to end. `may_serve` is called after the device is attached.
+/// Outside a fleet, the first run continues with the device that it finds in the kernel. Every other run begins anew,
+/// so that another device can join after it.
 pub fn run(
     settings: &Settings,
     kernel: &KernelSettings,
@@ -190,7 +191,7 @@ pub fn run(
 }
 
 impl InKernel {
-    /// Takes the device out of the kernel or leaves it there, when the process ends.
+    /// At the end of the process, removes the device from the kernel, or leaves it there.
     pub fn leave(
         self,
         settings: &Settings,
@@ -201,9 +202,9 @@ impl InKernel {
             return end(settings, kernel, false).map(drop);
         }
         if served.is_err() && self.found != Found::TakenOver && !self.was_serving {
-            // The device was refused before it served, so nothing is left in the kernel. A log that was loaded is saved
-            // in its file again, as the text of the refusal assumes. A new log is given up, because the server does not
-            // know it.
+            // The server refused the device before the device served, so it is removed from the kernel. A log that was
+            // loaded from a file is saved to the file again, as the message about the refusal says. A new log is
+            // discarded, because the server does not know it.
             match end(settings, kernel, false) {
                 Ok(_) => return served,
                 Err(error) => tracing::warn!("{error:#}"),
@@ -227,7 +228,7 @@ impl InKernel {
     }
 }
 
-/// Takes the device out of the kernel.
+/// Removes the device from the kernel.
 pub fn detach(settings: &Settings, kernel: &KernelSettings, discard: bool) -> anyhow::Result<bool> {
     let done = end(settings, kernel, discard)?;
     if !done.found {

@@ -1,4 +1,4 @@
-//! Additional settings of a kernel mode.
+//! The settings that only the kernel modes have.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ pub struct KernelSettings {
     pub name: String,
     pub spill: Option<PathBuf>,
     pub generic: bool,
-    /// In a switch: the device's own address.
+    /// The device's own address in the switch; `None` in the other modes.
     pub own: Option<Ipv4Addr>,
 }
 

@@ -137,7 +137,7 @@ pub struct DeviceCommand {
     pub common: CommonArgs,
 }
 
-/// Most shards of one process.
+/// Maximum number of shards of one process.
 const SHARDS_MAX: u16 = 64;
 
 /// Serves until the process is asked to end.
@@ -154,7 +154,7 @@ pub fn main(command: &DeviceCommand, file: DeviceArgs) -> anyhow::Result<bool> {
     run(args, again, &process.alone()?)
 }
 
-/// Takes the device out of the kernel.
+/// Removes the device from the kernel.
 fn detach(args: DeviceArgs) -> anyhow::Result<bool> {
     let discard = args.discard;
     if !wait_until_known("--next", args.next.as_deref())? {
@@ -191,7 +191,7 @@ pub fn run(args: DeviceArgs, again: Again<DeviceArgs>, part: &Part<'_>) -> anyho
         .map(|()| true)
 }
 
-/// Checks these settings as [`main`] would.
+/// Checks these settings in the same way as [`main`].
 pub fn check(args: DeviceArgs) -> Result<(), ConfigError> {
     copies(args.copies)?;
     status::at(args.status.as_deref())?;
@@ -204,7 +204,7 @@ pub fn check(args: DeviceArgs) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Checks whether one process may serve this many shards.
+/// Checks whether one process can serve this number of shards.
 fn check_shards(first: &Settings, shards: u16) -> Result<(), ConfigError> {
     let text = match (shards, &first.place) {
         (2.., Place::Kernel(_)) => {
@@ -219,7 +219,7 @@ fn check_shards(first: &Settings, shards: u16) -> Result<(), ConfigError> {
     Err(ConfigError(text.into()))
 }
 
-/// Serves several shards. If one shard stops with an error, this is logged, and the other shards continue.
+/// Serves several shards. If one shard fails, the failure is logged, and the other shards continue.
 fn serve_all(
     first: &Settings,
     shards: u16,
@@ -245,7 +245,7 @@ fn serve_all(
                 .context("cannot start a thread")?;
             threads.push(serving);
         }
-        // Waits for all shards, even if one has failed.
+        // Waits until the threads of all shards have ended, even if one shard has failed.
         let failed = threads
             .into_iter()
             .filter_map(|thread| thread.join().map_or(Some(()), |end| end.err().map(drop)))

@@ -1,4 +1,4 @@
-//! A device on its UDP socket, with a log that was opened or made for it.
+//! A device on a UDP socket, with a log that this module opens or makes.
 
 use anyhow::Context;
 use pmnet_client::Stop;
@@ -16,7 +16,7 @@ use crate::cli::process::Part;
 use crate::memory_limit::memory_limit;
 use crate::status::DeviceWriter;
 
-/// One run, until the process is asked to end. `may_serve` is called when the log is open.
+/// Makes one run, which lasts until the process is asked to end. `may_serve` is called after the log is open.
 pub fn run(
     settings: Settings,
     writer: DeviceWriter,
@@ -32,7 +32,7 @@ pub fn run(
     run_relay(settings.relay, log, None, writer, stop, part, || ())
 }
 
-/// Serves until the process is asked to end. `serving` is called once the device serves.
+/// Serves until the process is asked to end. `serving` is called as soon as the device serves.
 pub fn run_relay<M: Media>(
     relay: RelayConfig,
     log: Log<M>,
@@ -53,7 +53,7 @@ pub fn run_relay<M: Media>(
     Ok(())
 }
 
-/// Prints that a device serves: its address, its number, and the medium of its log.
+/// Prints the ready line of a device: its address, its id, and the medium of its log.
 pub fn announce<M: Media>(
     part: &Part<'_>,
     address: SocketAddr,
@@ -77,7 +77,7 @@ pub fn announce<M: Media>(
     part.announce("device", &fields);
 }
 
-/// Opens the log, or makes a new one. Returns the log, and whether its file was made.
+/// Opens the log, or makes a new log. Returns the log, and whether this call made its file.
 pub fn open_log(settings: &Settings) -> anyhow::Result<(Log<AnyMedia>, bool)> {
     let device = settings.relay.device.id;
     let shard = settings.relay.device.shard;
@@ -93,10 +93,10 @@ pub fn open_log(settings: &Settings) -> anyhow::Result<(Log<AnyMedia>, bool)> {
         let media = pmnet_media::open(&settings.path, settings.kind)?;
         (media, parameters)
     };
-    // A log of zeros was left by a process that died before it had written anything.
+    // If the file has only zeros, a process ended before it had written to the new log.
     let blank = !unused && media.bytes().iter().all(|byte| *byte == 0);
     let parameters = match settings.wanted {
-        // The log may have been made smaller than usual.
+        // The file may be smaller than the default size.
         None if blank => {
             let same = |one: &Parameters| one.image_bytes() == media.bytes().len();
             settings.smaller().find(same).unwrap_or(parameters)
@@ -134,8 +134,8 @@ pub fn open_log(settings: &Settings) -> anyhow::Result<(Log<AnyMedia>, bool)> {
     Ok((scan.repair(decision)?, made))
 }
 
-/// Makes the file of a new log. The file has the wanted size. If no size is wanted, it has the usual size, or a smaller
-/// one if there is not enough space.
+/// Makes the file of a new log. The file has the size that the operator gave. Without a given size, the file has the
+/// default size, or a smaller size if there is not enough space.
 fn make_log(settings: &Settings) -> anyhow::Result<(AnyMedia, Parameters)> {
     let create = |parameters: Parameters| {
         pmnet_media::create(&settings.path, settings.kind, parameters.image_bytes())
@@ -150,7 +150,7 @@ fn make_log(settings: &Settings) -> anyhow::Result<(AnyMedia, Parameters)> {
         return Ok(create(wanted)?);
     }
     let usual = settings.usual();
-    // A log on a disk is in memory as well. Half of the memory limit is left for everything else.
+    // The pages of a log on disk count as memory too. Half of the memory limit is reserved for everything else.
     let limit = memory_limit().filter(|_| settings.kind != Kind::Pmem);
     let room = limit.map_or(u64::MAX, |limit| limit / 2);
     let smallest = settings.smaller().last().unwrap_or(usual);
@@ -182,7 +182,7 @@ fn make_log(settings: &Settings) -> anyhow::Result<(AnyMedia, Parameters)> {
     }
 }
 
-/// Refuses a log that is larger than the memory limit of this process: the kernel would kill the process without a
+/// Refuses a log that is larger than the memory limit of this process. The kernel would kill the process without a
 /// message.
 fn fits_memory(bytes: u64) -> anyhow::Result<()> {
     match memory_limit() {
@@ -194,8 +194,8 @@ fn fits_memory(bytes: u64) -> anyhow::Result<()> {
     }
 }
 
-/// Returns the identity of a new log. No two logs may have the same identity, so it consists of random bytes from the
-/// operating system.
+/// Returns the identity of a new log. The identity consists of random bytes from the operating system, because no two
+/// logs may have the same identity.
 pub fn new_identity(device: u32, shard: u32) -> anyhow::Result<Identity> {
     let mut log_uuid = [0; 16];
     getrandom::fill(&mut log_uuid).context(

@@ -1,4 +1,4 @@
-//! Configuration of a device, from flags and file. Impossible combinations are refused.
+//! The configuration of a device, from flags and file. Combinations that contradict each other are refused.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -24,61 +24,61 @@ use crate::cli::common::{hop_addresses, required, size_max, udp_address};
 use crate::cli::keys::{KeyArgs, OfCluster};
 use crate::cli::names::Named;
 
-/// Time of polling after activity, in microseconds.
+/// Default time of polling after activity, in microseconds.
 pub const SPIN_US: u64 = 50;
-/// Frame ring of a new log, in bytes.
+/// Default size of the frame ring of a new log, in bytes.
 pub const FRAME_BYTES: u64 = 64 << 20;
-/// If there is little space, a new log still has at least this many bytes, unless a smaller size is given.
+/// Minimum size of the frame ring if there is little space, in bytes. An operator may give a smaller size.
 const FRAME_BYTES_LEAST: u64 = 1 << 20;
-/// Smallest `--log-size`: a smaller value is more likely a mistyped unit.
+/// Minimum value of `--log-size` in bytes. A smaller value is probably a mistyped unit.
 const FRAME_BYTES_MIN: u64 = 4096;
-/// Bytes of frame ring for each entry of a new log. With this ratio, small updates use up entries and bytes about
+/// Bytes of the frame ring for each entry of a new log. With this ratio, small updates use up entries and bytes about
 /// equally fast.
 const FRAME_BYTES_PER_ENTRY: u64 = 512;
 
-/// Settings of a device, after all checks.
+/// The settings of a device, after all checks.
 #[derive(Clone)]
 pub struct Settings {
     pub relay: RelayConfig,
     pub path: PathBuf,
     pub kind: Kind,
-    /// Where packets become entries of a log.
+    /// The part that turns packets into entries of a log.
     pub place: Place,
-    /// Leases in etcd, with --fleet.
+    /// Settings for leases in etcd; only with --fleet.
     pub fleet: Option<FleetSettings>,
-    /// `--next`, if it is a name, whose address may change.
+    /// The value of `--next`, if it is a name, because the address of a name may change.
     pub next_name: Option<Named>,
-    /// `pmnet ctl` may ask the device for its state and change its next hop (outside a fleet).
+    /// `pmnet ctl` may ask the device for its state and change its next hop. Never set in a fleet.
     pub ctl: bool,
-    /// The device's key file, if it has one.
+    /// The device's keys and their file, if it has keys.
     pub keys: Option<OfCluster>,
-    /// The size that the operator has given. An existing log must have exactly this size.
+    /// The size of the log that the operator gave. An existing log must have exactly this size.
     pub wanted: Option<Parameters>,
 }
 
-/// Where packets become entries of a log.
+/// The part that turns packets into entries of a log.
 #[derive(Clone)]
 pub enum Place {
-    /// In this process, which receives packets at its UDP socket.
+    /// This process, which receives packets at its UDP socket.
     Relay,
-    /// In this process, past the kernel's network stack (--mode af-xdp).
+    /// This process, which receives packets past the kernel's network stack (--mode af-xdp).
     Direct(DirectSettings),
-    /// In this process, which takes packets from the slots into which an RDMA NIC has put them (--mode verbs).
+    /// This process, which takes messages from the slots into which an RDMA NIC has put them (--mode verbs).
     Verbs(VerbsSettings),
     /// In the kernel.
     Kernel(KernelSettings),
-    /// In this process, and the log is in the region that also has the data (--store). Packets come by the UDP socket,
-    /// or past the network stack.
+    /// This process. The log of the process is in the region that also has the store's data (--store). Packets arrive
+    /// at the UDP socket, or past the network stack.
     Store(RegionAddress, Option<DirectSettings>),
 }
 
 impl Settings {
-    /// Returns the size of a new log if the operator gives none.
+    /// Returns the parameters of a new log for which the operator gave no size.
     pub fn usual(&self) -> Parameters {
         self.usual_of(FRAME_BYTES)
     }
 
-    /// Returns smaller and smaller sizes of a log, for a place without enough space for the usual size.
+    /// Returns smaller and smaller parameters of a log, for a medium without enough space for the default size.
     pub fn smaller(&self) -> impl Iterator<Item = Parameters> {
         let half = |size: &u64| (*size > FRAME_BYTES_LEAST).then(|| size / 2);
         let sizes = std::iter::successors(half(&FRAME_BYTES), half);
@@ -93,7 +93,7 @@ impl Settings {
         }
     }
 
-    /// Returns the settings of the kernel mode, if the device has such a mode.
+    /// Returns the settings of the kernel mode; `None` in other modes.
     pub const fn kernel(&self) -> Option<&KernelSettings> {
         match &self.place {
             Place::Kernel(kernel) => Some(kernel),
@@ -137,7 +137,7 @@ pub fn settings(args: DeviceArgs) -> Result<Settings, ConfigError> {
     device.size_max = size_max(args.mtu, listen.is_ipv6())?;
     device.server_reads_log = args.server_reads_log;
     device.flags = flags(&args, is_switch && fleet.is_some())?;
-    // `--detach` only ends a device, and sends no packets.
+    // `--detach` only removes a device and sends no packets, so it needs no key.
     let insecure = args.insecure || (args.detach && args.key.is_none());
     let keys = KeyArgs::of(args.key.clone(), insecure).of_cluster(&[listen, next])?;
     device.keys = device_keys(keys.as_ref(), args.next_id)?;
@@ -148,8 +148,8 @@ pub fn settings(args: DeviceArgs) -> Result<Settings, ConfigError> {
     };
     let by_nic = matches!(place, Place::Verbs(_));
     if device.keys.is_some() && matches!(place, Place::Kernel(_)) && args.server_reads_log {
-        // For such a log, the pipeline leaves the MAC of an entry to the process that sends the entry (pipeline.md
-        // §10).
+        // In this mode the pipeline does not write the MAC into an entry, and leaves it to the process that sends the
+        // entry (pipeline.md §10). So the log lacks the MACs.
         let text = "--server-reads-log does not go with --key: entries of the last device in the kernel have no MAC in the log, so the server would \
                     drop each one that it reads there. Leave --server-reads-log out (and --device-log of the server): the device sends them";
         return Err(ConfigError(text.into()));
@@ -167,13 +167,13 @@ pub fn settings(args: DeviceArgs) -> Result<Settings, ConfigError> {
         fleet,
         keys,
         next_name: Named::of(&next_text),
-        // With an RDMA NIC, the device's TCP port is for the connections of clients.
+        // With an RDMA NIC, clients connect to the device's TCP port, so no door can listen at it.
         ctl: !args.no_ctl && !by_nic,
         wanted,
     })
 }
 
-/// Returns the keys of a device whose next hop has this id. Without an id the next hop is the server, whose id is 0.
+/// Returns the keys of a device whose next hop has this id. Without an id, the next hop is the server (id 0).
 pub fn device_keys(
     keys: Option<&OfCluster>,
     next_id: Option<u32>,
@@ -190,7 +190,7 @@ pub fn device_keys(
     }
 }
 
-/// Returns the configuration of a loop with this device. Orders and leases are added before the loop begins.
+/// Returns the configuration of the loop of this device. Orders and leases are added before the loop begins.
 pub fn relay_config(listen: SocketAddr, device: DeviceConfig, args: &DeviceArgs) -> RelayConfig {
     RelayConfig {
         listen,
@@ -203,7 +203,7 @@ pub fn relay_config(listen: SocketAddr, device: DeviceConfig, args: &DeviceArgs)
     }
 }
 
-/// Returns the address of `--next`, in the family of `--listen`.
+/// Returns the address of `--next`. The address has the family of `--listen`.
 fn next_hop(text: &str, listen: SocketAddr, is_switch: bool) -> Result<SocketAddr, ConfigError> {
     let found = hop_addresses("--next", text)?;
     let fits = found.iter().find(|at| at.is_ipv4() == listen.is_ipv4());
@@ -221,7 +221,7 @@ fn next_hop(text: &str, listen: SocketAddr, is_switch: bool) -> Result<SocketAdd
     Ok(next)
 }
 
-/// Returns the path of the log, and its medium.
+/// Returns the path of the log, and the kind of its medium.
 fn log_place(
     args: &DeviceArgs,
     kernel: Option<&KernelSettings>,
@@ -246,7 +246,7 @@ fn log_place(
     Ok((PathBuf::from(&kernel.name), Kind::Dram))
 }
 
-/// Returns the size of the log that the operator has given.
+/// Returns the size of the log that the operator gave, if any.
 fn size(args: &DeviceArgs) -> Result<Option<Parameters>, ConfigError> {
     let size = args.log_size.as_deref().map(log_size).transpose()?;
     match (args.entries, args.frame_bytes) {
@@ -258,8 +258,8 @@ fn size(args: &DeviceArgs) -> Result<Option<Parameters>, ConfigError> {
     }
 }
 
-/// Returns the device's statement to the server about its start. `joins_nowhere`: no other device can be told to send
-/// to this one.
+/// Returns the flags with which the device tells the server how it starts. `joins_nowhere`: no other device can be told
+/// to send to this one.
 fn flags(args: &DeviceArgs, joins_nowhere: bool) -> Result<u32, ConfigError> {
     let mut flags = match (args.shrink_chain, args.declare_data_loss) {
         (true, true) => {
@@ -293,7 +293,7 @@ fn flags(args: &DeviceArgs, joins_nowhere: bool) -> Result<u32, ConfigError> {
     Ok(flags)
 }
 
-/// Returns the number of a device: the given one, or its port.
+/// Returns the id of a device: the given id, or its port by default.
 pub fn id(given: Option<u32>, listen: SocketAddr) -> Result<u32, ConfigError> {
     let id = given.unwrap_or_else(|| u32::from(listen.port()));
     if id == 0 {
@@ -316,7 +316,7 @@ fn log_size(text: &str) -> Result<Parameters, ConfigError> {
 
 /// Returns the parameters of a log with this many bytes of frames, rounded up to whole blocks.
 pub fn from_size(size: u64) -> Parameters {
-    // If the size overflows, the later check of the log's size refuses it.
+    // If the size overflows, a later check refuses it.
     let frame_bytes = size.checked_next_multiple_of(4096).unwrap_or(u64::MAX);
     let entries = (frame_bytes / FRAME_BYTES_PER_ENTRY)
         .next_power_of_two()
@@ -347,7 +347,7 @@ pub fn each(first: &Settings, shards: u16) -> Result<Vec<Settings>, ConfigError>
     Ok(all)
 }
 
-/// Returns the settings of shard `index` of several.
+/// Returns the settings of shard number `index` of several.
 fn nth(first: &Settings, index: u16) -> Result<Settings, ConfigError> {
     let mut settings = first.clone();
     let relay = &mut settings.relay;

@@ -1,4 +1,4 @@
-//! `pmnet device --store`: a device that is the tail of its chain and the server of its shard.
+//! `pmnet device --store`: a device that is both the tail of its chain and the server of its shard.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
@@ -127,7 +127,7 @@ fn goes_with_a_store(args: &DeviceArgs) -> Result<(), ConfigError> {
 
 type Node = DeviceNode<Seat<AnyMedia>>;
 
-/// One run, until the process is asked to end.
+/// Makes one run, which lasts until the process is asked to end.
 pub fn run(
     settings: Settings,
     region: &RegionAddress,
@@ -153,7 +153,8 @@ pub fn run(
     let about = (settings.relay.device.id, settings.relay.device.shard);
     let random = Random::new(getrandom::u64().context("no random numbers")?);
     let of_server = ServerConfig {
-        // The server begins with the device's keys. Later keys reach the server and the device in the same turn.
+        // The server begins with the device's keys. If the keys change later, server and device get the new keys in the
+        // same turn.
         keys: settings
             .relay
             .device
@@ -171,7 +172,7 @@ pub fn run(
         counts = node.server().store().counts();
         writer.turn(node.device(), turn);
         if let Some(board) = writer.shown().and_then(|board| board.server.as_ref()) {
-            // The server has no socket of its own: it uses the device's.
+            // The server has no socket of its own, and uses the device's socket.
             let turn = ServerTurn {
                 step: None,
                 socket: SocketCounters::default(),
@@ -210,7 +211,7 @@ pub fn run(
     Ok(())
 }
 
-/// Before anything is made, refuses a region into whose memory the kernel cannot receive packets.
+/// Refuses a region into whose memory the kernel cannot receive packets. The check comes before any file is made.
 fn fits(direct: &DirectSettings, region: &RegionAddress, kind: Kind) -> Result<(), ConfigError> {
     let device = std::fs::metadata(region.path()).is_ok_and(|it| it.file_type().is_char_device());
     if kind == Kind::Pmem && !device {

@@ -1,8 +1,8 @@
-//! The runs of a device, one after the other, until the device must end. Each run has the next hop that was ordered.
+//! Runs a device again and again until the device must end. Each run has the next hop that was ordered last.
 //!
-//! Orders come from its flags alone, from the chain in etcd ([`FleetOrders`]), or from a person ([`HandOrders`]). A run
-//! is a loop over one log, at the device's [`Place`]. Every source of orders can be combined with every place, except
-//! that a device with a store takes no orders yet.
+//! Orders come from the flags alone, from the chain in etcd ([`FleetOrders`]), or from an operator ([`HandOrders`]). A
+//! run is a loop over one log, at the device's [`Place`]. Every source of orders works with every place, with one
+//! exception: a device with a store takes no orders yet.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
@@ -21,31 +21,31 @@ use super::{direct, kernel, relay, store, verbs};
 use crate::cli::process::Part;
 use crate::status::{Beside, DeviceBoard, DeviceWriter, ServerBoard, VerbsBoard};
 
-/// A source of orders, which decide about a device's next hop and its end.
+/// A source of orders. Orders determine a device's next hop, and when the device ends.
 pub trait Orders {
-    /// Sets the next hop for the next run.
+    /// Puts the ordered next hop into the configuration of the next run.
     fn wire(&mut self, relay: &mut RelayConfig);
 
-    /// Returns whether the device may serve. Called once in a run, when the log is open and the device has sent nothing
-    /// yet.
+    /// Returns whether the device may serve. This function is called once in each run, when the log is open and the
+    /// device has not sent anything.
     fn may_serve(&mut self, log: Facts, stop: &Stop) -> anyhow::Result<bool>;
 
-    /// Decides what comes after a run; an error ends the device.
+    /// Returns what must follow after a run. An error ends the device.
     fn after(&mut self, run: anyhow::Result<()>, stop: &Stop) -> anyhow::Result<Then>;
 
-    /// Notes that the device has ended without an error. It no longer acknowledges anything.
+    /// Notes that the device has ended without an error, and acknowledges nothing any more.
     fn ended(self: Box<Self>);
 }
 
 /// The next step after a run.
 pub enum Then {
-    /// Another run.
+    /// The device runs again.
     Again,
-    /// The end of the device.
+    /// The device ends.
     End,
 }
 
-/// Orders by the flags alone: the device has one run, with the next hop of its flags.
+/// Orders from the flags alone: the device has one run, with the next hop of its flags.
 struct ByFlags;
 
 impl Orders for ByFlags {
@@ -62,7 +62,7 @@ impl Orders for ByFlags {
     fn ended(self: Box<Self>) {}
 }
 
-/// Makes the board of a device and shows it at the status port. `copies`: with fewer copies the device is not ready.
+/// Makes the board of a device, and shows it at the status port. `copies`: with fewer copies the device is not ready.
 fn board(part: &Part<'_>, copies: &Arc<AtomicU8>, settings: &Settings) -> Arc<DeviceBoard> {
     let device = &settings.relay.device;
     let beside = Beside {
@@ -85,7 +85,7 @@ pub fn serve(
 ) -> anyhow::Result<()> {
     let board = board(part, copies, settings);
     if is_new(settings) {
-        // If the device could not serve, no file must be made for it.
+        // If the device cannot listen, no file may be made for it.
         can_listen(settings.relay.listen, stop)?;
     }
     let mut orders = orders(settings, part)?;
@@ -112,8 +112,8 @@ pub fn serve(
         }
     };
     match (in_kernel, settings.kernel()) {
-        // The kernel may answer without this process until its deadline. So the lease is not given back, and ends by
-        // itself.
+        // Until the lease's deadline, the kernel may answer without this process. So this process does not return the
+        // lease, and lets it expire.
         (Some(in_kernel), Some(kernel)) => in_kernel.leave(settings, kernel, served),
         _ => {
             if served.is_ok() {
@@ -124,7 +124,7 @@ pub fn serve(
     }
 }
 
-/// Returns whether the start of this device makes a new file.
+/// Returns whether the start of this device will make a new file.
 fn is_new(settings: &Settings) -> bool {
     match &settings.place {
         Place::Relay | Place::Direct(_) | Place::Verbs(_) => !settings.path.exists(),
@@ -144,7 +144,7 @@ fn orders(settings: &Settings, part: &Part<'_>) -> anyhow::Result<Box<dyn Orders
     })
 }
 
-/// Changes the device's configuration from the flags to this order.
+/// Changes the configuration that the flags gave according to this order.
 pub fn obey(device: &mut DeviceConfig, order: Order) {
     let Order {
         next,
@@ -162,7 +162,7 @@ pub fn obey(device: &mut DeviceConfig, order: Order) {
     device.word_epoch = shrink;
 }
 
-/// Returns the facts about this log that an agent needs.
+/// Returns the facts about this log that an agent reports.
 pub fn facts<M: Media>(log: &Log<M>) -> Facts {
     Facts {
         log: log.identity().log_uuid,

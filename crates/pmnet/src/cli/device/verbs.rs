@@ -1,4 +1,5 @@
-//! `pmnet device --mode verbs`: an RDMA NIC acknowledges, and this process takes writes out of its slots (`docs/spec/verbs.md`).
+//! `pmnet device --mode verbs`: an RDMA NIC acknowledges writes, and this process takes the writes from the NIC's slots
+//! (`docs/spec/verbs.md`).
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -23,7 +24,7 @@ use super::supervisor::facts;
 use crate::cli::process::Part;
 use crate::status::DeviceWriter;
 
-/// Bytes of a slot. The largest packet fits into it.
+/// Size of a slot in bytes. The largest packet fits into a slot.
 const SLOT_BYTES: u32 = 2048;
 const _: () = assert!(pmnet_wire::DATAGRAM_BYTES_MAX <= SLOT_BYTES as usize);
 /// Default number of new slots.
@@ -93,8 +94,8 @@ impl VerbsSettings {
         }))
     }
 
-    /// Opens the slots of this log, or makes new ones. For a log that was used before, new slots are made only if the
-    /// operator says so, because the log's old slots, with acknowledged writes, may be at another place.
+    /// Opens the slots of this log, or makes new ones. If the log was used before, new slots are made only on the
+    /// operator's order: the log's old slots may be in another file, and may have acknowledged writes.
     fn open(&self, log: Identity, used: bool) -> anyhow::Result<SlotScan<AnyMedia>> {
         let wanted = SlotParameters {
             slots: self.count.unwrap_or(SLOTS),
@@ -119,7 +120,7 @@ impl VerbsSettings {
         } else {
             pmnet_media::open(&self.slots, kind)?
         };
-        // A file of zeros was left by a process that died before it had written anything.
+        // If the file has only zeros, a process ended before it had written to the new slots.
         if unused || media.bytes().iter().all(|byte| *byte == 0) {
             anyhow::ensure!(!used || self.may_make, refused());
             pmnet_log::slots::format(&mut media, log, wanted)?;
@@ -136,11 +137,11 @@ impl VerbsSettings {
         Ok(scan)
     }
 
-    /// Returns the faults that an acknowledgement of the NIC survives. `log`: the faults that the log survives. The
-    /// processor flushes nothing before the NIC acknowledges.
+    /// Returns the faults that a write survives when the NIC has acknowledged it. `log`: the faults that the log
+    /// survives. The processor does not flush anything before the NIC acknowledges.
     fn survives(&self, slots: &AnyMedia, log: &'static str) -> &'static str {
         match slots {
-            // The write moves from the slots into the log.
+            // The NIC's write survives the same faults as the log, because the device moves the write into the log.
             _ if !log.starts_with("power loss") => log,
             AnyMedia::Pmem(pmem) if pmem.domain() == Domain::CpuCache || self.ddio_off => {
                 slots.survives()
@@ -153,13 +154,14 @@ impl VerbsSettings {
     }
 }
 
-/// Returns the kind of memory: a devdax device is persistent memory, anything else is ordinary memory.
+/// Returns the kind of memory. A devdax device is persistent memory; any other file is ordinary memory.
 fn kind(path: &Path) -> Kind {
     let device = std::fs::metadata(path).is_ok_and(|it| it.file_type().is_char_device());
     if device { Kind::Pmem } else { Kind::Dram }
 }
 
-/// One run, until the process is asked to end. `may_serve` is called when log, slots and NIC are open.
+/// Makes one run, which lasts until the process is asked to end. `may_serve` is called after log, slots and NIC are
+/// open.
 pub fn run(
     mut settings: Settings,
     verbs: &VerbsSettings,
@@ -191,8 +193,9 @@ pub fn run(
         return Ok(log.close()?);
     }
     let rdma = verbs.rdma.clone();
-    // The slots may hold acknowledged writes of a front that was refused while the device did not run. The list counts
-    // when they are recovered: the first turn gets the keys of the file, and the queue keeps the list back.
+    // The slots may hold acknowledged writes of a front that was refused (by the key file) while the device was not
+    // running. The store must still get these writes. So the first turn gets the keys of the file, and the list of
+    // refused fronts comes later, through the queue.
     if let Some(keys) = &mut settings.relay.device.keys {
         keys.cluster.refused.clear();
     }
@@ -207,7 +210,8 @@ pub fn run(
         }
     };
     run_with(settings.relay, log, stop, make, observe, |address, node| {
-        // If the chain has one copy, the NIC's slots decide. With more copies, the devices' logs decide.
+        // With one copy, the NIC's slots determine which faults an acknowledged write survives. With more copies, the
+        // devices' logs determine this.
         let survives = if node.machine().copies() == 1 {
             alone
         } else {

@@ -33,22 +33,22 @@ pub struct MemcachedArgs {
     /// Instead of --via: name of the fleet. The front finds the fleet's devices in etcd, and follows their changes.
     #[arg(long, value_name = "NAME", conflicts_with = "via")]
     pub(super) fleet: Option<String>,
-    /// With --fleet: the members of etcd.
+    /// URLs of etcd's members; only with --fleet.
     #[arg(long, value_name = "URL,…", help = ETCD_HELP)]
     pub(super) etcd: Option<String>,
-    /// Authorities that may vouch for etcd.
+    /// File with the certificates of the authorities that sign etcd's certificates.
     #[arg(long, value_name = "FILE", help = ETCD_CA_HELP)]
     pub(super) etcd_ca: Option<PathBuf>,
-    /// Certificate to show to etcd.
+    /// File with the certificate that this process shows to etcd.
     #[arg(long, value_name = "FILE", help = ETCD_CERT_HELP)]
     pub(super) etcd_cert: Option<PathBuf>,
-    /// Its key.
+    /// File with the private key of `etcd_cert`.
     #[arg(long, value_name = "FILE", help = ETCD_KEY_HELP)]
     pub(super) etcd_key: Option<PathBuf>,
-    /// User of etcd.
+    /// Name of the user as which this process logs in at etcd.
     #[arg(long, value_name = "NAME", help = ETCD_USER_HELP)]
     pub(super) etcd_user: Option<String>,
-    /// Its password.
+    /// File with the password of `etcd_user`.
     #[arg(long, value_name = "FILE", help = ETCD_PASSWORD_HELP)]
     pub(super) etcd_password_file: Option<PathBuf>,
     /// File of this front's key (pmnet key front). The process reads it again on SIGHUP.
@@ -119,8 +119,8 @@ impl MemcachedArgs {
         etcd_args!(self)
     }
 
-    /// Returns these settings; settings that they do not have come from `below`. Settings that exclude each other all
-    /// come from one of the two.
+    /// Merges these settings with `below`: a setting that these do not give comes from `below`. If settings exclude
+    /// each other, all of them come from these settings, or all of them come from `below`.
     pub(super) fn over(self, below: MemcachedArgs) -> MemcachedArgs {
         let KeyArgs { key, insecure } = key_args!(self).over(key_args!(below));
         let (via, fleet) = match (self.via, self.fleet) {

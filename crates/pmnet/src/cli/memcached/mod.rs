@@ -41,11 +41,11 @@ memcached clients connect to the front, with the text or the meta protocol. A se
 device of the chain holds it; so is an ms without flags that depend on the item. The database executes all other \
 commands, exactly once. Nothing is evicted.";
 
-/// Smallest `--item-size-max`, the same as in memcached.
+/// Minimum value of `--item-size-max`, as in memcached.
 const ITEM_SIZE_MIN: u64 = 1024;
-/// Largest database number: the largest one of Redis with its default configuration.
+/// Maximum database number: that of Redis with its default configuration.
 const DATABASE_MAX: u32 = 15;
-/// Open files that a front needs besides those of its clients.
+/// Number of open files that a front needs in addition to those of its clients.
 const FILES_OF_A_FRONT: u64 = 32;
 
 /// The command line of `pmnet memcached`.
@@ -151,7 +151,7 @@ fn serve(
     Ok(true)
 }
 
-/// Checks these settings as [`main`] would.
+/// Checks these settings in the same way as [`main`].
 pub fn check(args: MemcachedArgs) -> Result<(), ConfigError> {
     status::at(args.status.as_deref())?;
     settings(args).map(drop)
@@ -198,7 +198,7 @@ fn settings(args: MemcachedArgs) -> Result<Settings, ConfigError> {
     let copies = copies(args.copies)?;
     client.name = name;
     client.shard = shard;
-    // The devices of a fleet are found later.
+    // In a fleet, the addresses of the devices are not known yet.
     let known = client.heads().filter(|_| follow.is_none());
     let keys = key_args!(args);
     let reach = keys.reach();
@@ -216,7 +216,8 @@ fn settings(args: MemcachedArgs) -> Result<Settings, ConfigError> {
     })
 }
 
-/// Returns an error if other machines can connect and the operator has not allowed that. There are no passwords.
+/// Returns an error if other machines can connect and the operator has not permitted this. The memcached front has no
+/// passwords.
 fn may_be_reached(
     flag: &str,
     address: Option<SocketAddr>,
@@ -233,7 +234,7 @@ fn may_be_reached(
     }
 }
 
-/// Returns the number of clients for which this many open files are enough. Each client has one socket.
+/// Returns the number of clients for which this number of open files is enough. Each client needs one socket.
 fn clients_within(files: u64) -> usize {
     usize::try_from(files.saturating_sub(FILES_OF_A_FRONT)).unwrap_or(usize::MAX)
 }

@@ -36,22 +36,22 @@ pub struct RedisArgs {
     /// Instead of --via: name of the fleet. The front finds the fleet's devices in etcd, and follows their changes.
     #[arg(long, value_name = "NAME", conflicts_with = "via")]
     pub(super) fleet: Option<String>,
-    /// With --fleet: the members of etcd.
+    /// URLs of etcd's members; only with --fleet.
     #[arg(long, value_name = "URL,…", help = ETCD_HELP)]
     pub(super) etcd: Option<String>,
-    /// Authorities that may vouch for etcd.
+    /// File with the certificates of the authorities that sign etcd's certificates.
     #[arg(long, value_name = "FILE", help = ETCD_CA_HELP)]
     pub(super) etcd_ca: Option<PathBuf>,
-    /// Certificate to show to etcd.
+    /// File with the certificate that this process shows to etcd.
     #[arg(long, value_name = "FILE", help = ETCD_CERT_HELP)]
     pub(super) etcd_cert: Option<PathBuf>,
-    /// Its key.
+    /// File with the private key of `etcd_cert`.
     #[arg(long, value_name = "FILE", help = ETCD_KEY_HELP)]
     pub(super) etcd_key: Option<PathBuf>,
-    /// User of etcd.
+    /// Name of the user as which this process logs in at etcd.
     #[arg(long, value_name = "NAME", help = ETCD_USER_HELP)]
     pub(super) etcd_user: Option<String>,
-    /// Its password.
+    /// File with the password of `etcd_user`.
     #[arg(long, value_name = "FILE", help = ETCD_PASSWORD_HELP)]
     pub(super) etcd_password_file: Option<PathBuf>,
     /// File of this front's key (pmnet key front). The process reads it again on SIGHUP.
@@ -176,8 +176,8 @@ impl RedisArgs {
         }
     }
 
-    /// Returns these settings; settings that they do not have come from `below`. Settings that exclude each other all
-    /// come from one of the two.
+    /// Merges these settings with `below`: a setting that these do not give comes from `below`. If settings exclude
+    /// each other, all of them come from these settings, or all of them come from `below`.
     pub(super) fn over(self, below: RedisArgs) -> RedisArgs {
         let said = [self.who_may_connect(), below.who_may_connect()];
         let said = said.into_iter().find(Said::is_something);
@@ -248,7 +248,7 @@ impl RedisArgs {
         }
     }
 
-    /// Returns these settings without those that belong to one shard.
+    /// Returns these settings without those that belong to a single shard.
     pub(super) fn of_all_shards(self) -> RedisArgs {
         RedisArgs {
             via: None,

@@ -1,4 +1,4 @@
-//! Files of a front that are read again at SIGHUP: its certificates, and the files of its passwords.
+//! The files that a front reads again at SIGHUP: its certificates and its password files.
 
 use std::path::PathBuf;
 
@@ -9,8 +9,8 @@ use crate::cli::passwords::secret;
 use crate::cli::process::Part;
 use crate::cli::tls::server_tls;
 
-/// Reads the files of these fronts again at each SIGHUP. All fronts have the same settings of TLS and access. Existing
-/// connections do not change.
+/// At each SIGHUP, reads the files of these fronts again. All of the fronts have the same settings for TLS and access.
+/// Existing connections do not change.
 pub fn keep_fresh<'a>(
     part: &Part<'_>,
     args: &RedisArgs,
@@ -51,7 +51,7 @@ pub fn keep_fresh<'a>(
     keep_password(part, "--direct-password-file", file, secrets.collect());
 }
 
-/// Reads the file of a password again at each SIGHUP. `in_use`: the places where the password is used.
+/// At each SIGHUP, reads a password file again. `in_use`: the places that use the password.
 fn keep_password(part: &Part<'_>, flag: &'static str, file: Option<&PathBuf>, in_use: Vec<Secret>) {
     let Some(path) = file.cloned() else {
         return;

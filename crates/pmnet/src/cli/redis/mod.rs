@@ -77,7 +77,7 @@ Settings that an entry does not have come from the command line.
   etcd = \"http://10.0.0.7:2379\"
   shard = 1";
 
-/// Longest time for which a front waits until etcd names a device.
+/// Longest time that a front waits until etcd names a device.
 const DEVICES_WAIT: Duration = Duration::from_secs(30);
 
 /// The command line of `pmnet redis`.
@@ -193,7 +193,7 @@ fn serve(args: RedisArgs, again: Again<RedisArgs>, part: &Part<'_>) -> anyhow::R
     Ok(true)
 }
 
-/// The handles by which the settings of a running front are changed.
+/// Handles with which the settings of a running front are changed.
 #[derive(Clone)]
 struct Running {
     limits: Latest<Limits>,
@@ -207,14 +207,14 @@ impl Running {
     }
 }
 
-/// Replaces the password that is in use by the new one.
+/// Replaces the password in use by the new password.
 fn take_password(in_use: &Access, new: &Access) {
     if let (Access::Password(in_use), Access::Password(new)) = (in_use, new) {
         in_use.replace_by(new);
     }
 }
 
-/// Checks these settings as [`main`] would.
+/// Checks these settings in the same way as [`main`].
 pub fn check(args: RedisArgs) -> Result<(), ConfigError> {
     status::at(args.status.as_deref())?;
     match args.shards.clone() {
@@ -223,8 +223,8 @@ pub fn check(args: RedisArgs) -> Result<(), ConfigError> {
     }
 }
 
-/// Makes the board of a front and shows it at the status port. `number`: the front's number among several, counted from
-/// 1.
+/// Makes the board of a front, and shows it at the status port. `number`: the front's number among several, counted
+/// from 1.
 fn show(
     part: &Part<'_>,
     front: &FrontConfig,
@@ -242,17 +242,17 @@ fn show(
     board
 }
 
-/// The client endpoint for the devices of a shard, and the threads that follow the devices' addresses.
+/// The client endpoint for a shard's devices, and the threads that keep the devices' addresses up to date.
 pub(super) struct Way {
     pub(super) node: ClientNode,
     known: Vec<SocketAddr>,
-    /// The threads run until the front ends.
+    /// The thread that reads the addresses from etcd. The thread runs until the front ends.
     pub(super) follower: Option<Follower>,
     pub(super) watch: Option<Watch>,
 }
 
 impl Way {
-    /// Finds the devices, with a fleet in etcd, and makes the endpoint.
+    /// Finds the addresses of the devices (in a fleet, from etcd), and makes the client endpoint.
     pub(super) fn find(
         client: ClientConfig,
         hosts: Vec<Named>,
@@ -306,8 +306,8 @@ impl Way {
     }
 }
 
-/// Tells a client when its devices have new addresses. The client also asks the earlier addresses, because the head may
-/// still answer there, however often the names have changed since.
+/// Tells a client the new addresses of its devices, whenever they change. The client also keeps asking the earlier
+/// addresses, because the head may still answer at them.
 fn watch(
     hosts: Vec<Named>,
     known: Vec<SocketAddr>,
@@ -331,7 +331,7 @@ fn watch(
     })
 }
 
-/// Tells a front the addresses of the Redis of `--direct` each time they have changed.
+/// Tells a front the new addresses of the Redis of `--direct`, whenever they change.
 fn watch_direct(named: Named, mover: DirectMover) -> anyhow::Result<Watch> {
     let mut known: Vec<SocketAddr> = Vec::new();
     Watch::start(vec![named], move |found| {
@@ -342,8 +342,8 @@ fn watch_direct(named: Named, mover: DirectMover) -> anyhow::Result<Watch> {
     })
 }
 
-/// When a front ends, logs how it has answered its reads. `shard`: the front's number among several, counted from 1; 0:
-/// it is the only front.
+/// When a front ends, logs how the front has answered its reads. `shard`: the front's number among several, counted
+/// from 1; 0: there is only one front.
 fn log_end(counters: &Counters, shard: usize) {
     let Counters {
         own_writes,

@@ -1,9 +1,9 @@
 //! The name under which a front opens its sessions (`docs/spec/protocol.md` §4).
 //!
-//! By this name the device recognises a front that was started again, and ends the sessions of its previous start. So
-//! no two running fronts may have the same name. The name is made of the listen address, the number of the network
-//! namespace, and the id of the machine's boot. The kernel lets only one process listen at an address of a namespace,
-//! and no two namespaces of one boot have the same number at the same time.
+//! By this name a device recognises a front that was restarted, and ends the sessions of the front before the restart.
+//! So no two running fronts may have the same name. The name is derived from the listen address, the number of the
+//! network namespace, and the id of the machine's boot. The name is unique for two reasons: the kernel lets only one
+//! process listen at an address of a namespace, and during one boot no two existing namespaces have the same number.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
@@ -12,15 +12,16 @@ use pmnet_client::Clock;
 
 use crate::cli::names::here;
 
-/// Returns the name of a front that listens at this address, and the number of this start; zeros if the front cannot
-/// have a name.
+/// Returns the name of a front that listens at this address, and the number of this start. Returns zeros if the front
+/// cannot have a name.
 pub fn name(listen: SocketAddr) -> (u64, u64) {
     let Some((boot, network)) = here().filter(|_| listen.port() != 0) else {
         return (0, 0);
     };
     let mut hasher = DefaultHasher::new();
     (boot, network, listen).hash(&mut hasher);
-    // The clock also advances while the machine sleeps. It begins at zero at each boot, when the name changes as well.
+    // This clock also advances while the machine sleeps. The clock begins at zero at each boot, but the name then also
+    // changes.
     (hasher.finish().max(1), Clock::boottime().now().0)
 }
 

@@ -1,4 +1,4 @@
-//! Checks the settings of a front, and refuses impossible combinations.
+//! Checks the settings of a front. Combinations that contradict each other are refused.
 
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -23,17 +23,18 @@ use super::super::tls::server_tls;
 use super::args::{CacheArg, ReadFromArg, RedisArgs};
 use super::name::name;
 
-/// Longest `--spin-us`: a second. A longer time would occupy a core completely.
+/// Maximum value of `--spin-us`: a second. A longer time would occupy a core completely.
 pub const SPIN_US_MAX: u64 = 1_000_000;
-/// Longest `--deadline-ms`: a day.
+/// Maximum value of `--deadline-ms`: a day.
 pub const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
-/// Largest `--connections-max`. Each client may need a port, and a second port for its connection to the database.
+/// Maximum value of `--connections-max`. A client may need two ports: its own, and one for its connection to the
+/// database.
 pub const CONNECTIONS_MAX: usize = 1_000_000;
 
-/// Longest `--tcp-keepalive` that Linux accepts, in seconds.
+/// Maximum value of `--tcp-keepalive` in seconds. Linux accepts no larger value.
 pub const KEEPALIVE_SECONDS_MAX: u64 = 32_767;
 
-/// Placeholder for the head's address until etcd names it ([`located`]).
+/// Placeholder for the head's address until etcd has named the head ([`located`]).
 pub const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// Configuration of a front.
@@ -41,12 +42,12 @@ pub const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED
 pub struct Settings {
     pub(super) front: FrontConfig,
     pub client: ClientConfig,
-    /// The hosts of `--via`, if one of them is a name. The address of a name may change.
+    /// The hosts of `--via`, if at least one of them is a name, because the address of a name may change.
     pub hosts: Vec<Named>,
     pub follow: Option<FollowConfig>,
-    /// The front's key file, if it has one.
+    /// The front's key and its file, if it has a key.
     pub keys: Option<OfFront>,
-    /// The hosts on which the front's devices may be.
+    /// The hosts on which the devices may be.
     pub(super) reach: Reach,
 }
 
@@ -60,13 +61,14 @@ impl Settings {
     }
 }
 
-/// Returns addresses in the form of `--via`.
+/// Returns addresses in the form of the value of `--via`.
 pub fn via_text(devices: impl Iterator<Item = SocketAddr>) -> String {
     let devices: Vec<String> = devices.map(|device| device.to_string()).collect();
     devices.join(",")
 }
 
-/// Returns a client that knows its devices. With a fleet, waits until etcd names a device, or `stop` is set.
+/// Returns the configuration of a client with the addresses of its devices. In a fleet, waits until etcd names a
+/// device, or until `stop` is set.
 pub fn located(
     mut client: ClientConfig,
     follow: Option<&FollowConfig>,
@@ -146,7 +148,7 @@ pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
     let copies = copies(args.copies)?;
     client.name = name(front.listen);
     client.shard = shard;
-    // The devices of a fleet are found later.
+    // In a fleet, the addresses of the devices are not known yet.
     let known = client.heads().filter(|_| follow.is_none());
     let keys = key_args!(args);
     let reach = keys.reach();
@@ -165,8 +167,8 @@ pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
     })
 }
 
-/// Returns the limit of clients, reduced so that every client can have all the connections that its commands may need.
-/// `clients`: returns the number of clients for which a number of open files is enough.
+/// Returns the limit of clients. The limit is reduced so that every client can have all connections that its commands
+/// may need. `clients`: a function that returns the number of clients for which a given number of open files is enough.
 pub fn within_files(
     wanted: usize,
     clients: impl FnOnce(u64) -> usize,
@@ -190,8 +192,8 @@ pub fn within_files(
     Ok(wanted.min(can))
 }
 
-/// Returns a client of the devices of `via`, or a client whose devices etcd must still name. `role`: the role with
-/// these settings.
+/// Returns the configuration of a client. In a fleet, etcd must still name its devices; otherwise they are those of
+/// `via`. `role`: the role that has these settings.
 pub fn places(
     role: &str,
     via: Option<String>,
@@ -219,7 +221,7 @@ pub fn places(
     Ok((ClientConfig { payloads, ..client }, follow))
 }
 
-/// Returns a client of the devices of `via`.
+/// Returns the configuration of a client with the devices of `via`.
 pub fn devices(via: &str) -> Result<ClientConfig, ConfigError> {
     let found: Vec<Vec<SocketAddr>> = via
         .split(',')
@@ -240,8 +242,8 @@ pub fn devices(via: &str) -> Result<ClientConfig, ConfigError> {
     Ok(client)
 }
 
-/// Returns the addresses of one family, each once: first the first address of each host, then the second, and so on.
-/// There are at most as many as a chain has devices.
+/// Returns the addresses of one family, each once: the first address of each host, then the second address of each
+/// host, and so on. The result has at most as many addresses as a chain can have devices.
 pub fn together(found: &[Vec<SocketAddr>], ipv4: bool) -> Vec<SocketAddr> {
     let mut all: Vec<SocketAddr> = Vec::new();
     let longest = found.iter().map(Vec::len).max().unwrap_or(0);
@@ -259,7 +261,7 @@ pub fn together(found: &[Vec<SocketAddr>], ipv4: bool) -> Vec<SocketAddr> {
     all
 }
 
-/// Returns the bound of unread bytes. It must be at least the largest reply.
+/// Returns the limit of unread bytes. The limit must be at least the size of the largest reply.
 fn unread(flag: &str, text: &str) -> Result<usize, ConfigError> {
     usize::try_from(bytes(flag, text)?)
         .ok()
@@ -272,7 +274,7 @@ fn unread(flag: &str, text: &str) -> Result<usize, ConfigError> {
         })
 }
 
-/// Returns an error that names the bounds if the value is not between them.
+/// Returns an error with the bounds if the value is out of them.
 pub fn within<N: PartialOrd + Display>(
     flag: &str,
     value: N,
@@ -445,7 +447,7 @@ mod tests {
         for (said, change) in cases {
             let mut changed = args();
             change(&mut changed);
-            // The setting counts both from the flags and from the file.
+            // A setting in the flags and the same setting in the file must have the same effect.
             for (flags, file) in [
                 (changed.clone(), RedisArgs::default()),
                 (RedisArgs::default(), changed),

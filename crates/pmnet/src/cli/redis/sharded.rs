@@ -1,5 +1,5 @@
-//! `pmnet redis --shards FILE`: one address for many shards. The file says which shard serves which slots; the other
-//! keys of an entry are those of the section `[redis]` of a configuration.
+//! `pmnet redis --shards FILE`: one address for many shards. The file assigns slots to shards. The other keys in an
+//! entry of the file are those of section `[redis]` of a configuration.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -24,9 +24,9 @@ use super::settings::{Settings, settings, within_files};
 use super::{RedisArgs, Running as RunningFront, Way, log_end, show, take_password};
 use crate::status::{FrontBoard, RouterBoard};
 
-/// Largest file of shards, in bytes.
+/// Maximum size of a map file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Settings that hold for all shards. No entry may have them.
+/// Settings that are the same for all shards. An entry of the map file must not have them.
 const OF_ALL: [&str; 12] = [
     "listen",
     "shards",
@@ -42,17 +42,17 @@ const OF_ALL: [&str; 12] = [
     "status",
 ];
 
-/// Content of the file of shards.
+/// The contents of a map file.
 pub struct Shards {
     pub map: SlotMap,
     /// The Redis servers of all shards are masters of one Redis Cluster.
     pub cluster: bool,
     pub settings: Vec<Settings>,
-    /// The keys of each entry, without those that can change while the front runs.
+    /// The settings of each entry that cannot change while the front runs.
     fixed: Vec<RedisArgs>,
 }
 
-/// Reads the file. `common`: the settings that the entries do not have.
+/// Reads a map file. `common`: the settings that entries inherit.
 fn read(path: &Path, common: &RedisArgs) -> Result<Shards, ConfigError> {
     let place = path.display();
     let bad = |what: &dyn std::fmt::Display| ConfigError(format!("--shards {place}: {what}"));
@@ -115,7 +115,7 @@ fn understand(text: &str, common: &RedisArgs) -> Result<Shards, ConfigError> {
     })
 }
 
-/// Parses an entry of the file. Returns its slots and its other settings.
+/// Parses an entry of a map file. Returns its slots and its other settings.
 fn shard(entry: Value) -> Result<(Vec<RangeInclusive<u16>>, RedisArgs), ConfigError> {
     let wrong = |what: &str| ConfigError(what.to_owned());
     let Value::Table(mut entry) = entry else {
@@ -141,7 +141,8 @@ fn shard(entry: Value) -> Result<(Vec<RangeInclusive<u16>>, RedisArgs), ConfigEr
     Ok((slots, own))
 }
 
-/// Returns the addresses of devices as they are written in a file. If the file has another form, the result is empty.
+/// Returns the addresses of devices in a map file, as the file has them. If the file does not have the form of a map
+/// file, the result is empty.
 pub fn vias(path: &Path) -> Vec<String> {
     let file = std::fs::File::open(path).and_then(|file| bounded_text(file, FILE_BYTES_MAX));
     let table: Option<Table> = file.ok().and_then(|text| toml::from_str(&text).ok());
@@ -153,24 +154,24 @@ pub fn vias(path: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Checks the file. `args`: the settings that its entries do not have.
+/// Checks a map file. `args`: the settings that entries inherit.
 pub fn check(path: &Path, args: RedisArgs) -> Result<(), ConfigError> {
     read(path, &args.of_all_shards()).map(drop)
 }
 
-/// Returns the content of a file, for a command that only reads it.
+/// Returns the contents of a map file, for a command that only reads it.
 pub fn look(path: &Path) -> Result<Shards, ConfigError> {
     read(path, &of_nobody())
 }
 
-/// Returns the content of a text.
+/// Returns the contents of a map file with this text.
 #[cfg(test)]
 pub fn look_at(text: &str) -> Result<Shards, ConfigError> {
     understand(text, &of_nobody())
 }
 
-/// Returns settings for a command that only reads the file. A listen address is required, but has no meaning for such a
-/// command.
+/// Returns settings for a command that only reads a map file. The settings contain a listen address, because such an
+/// address is required, but such a command does not use it.
 fn of_nobody() -> RedisArgs {
     RedisArgs {
         listen: Some("127.0.0.1:6380".into()),
@@ -179,13 +180,13 @@ fn of_nobody() -> RedisArgs {
     }
 }
 
-/// Returns whether two entries are about the same shard.
+/// Returns whether two entries describe the same shard.
 pub fn is_same(a: &Settings, b: &Settings) -> bool {
     match (&a.follow, &b.follow) {
         (Some(a), Some(b)) => a.names.prefix() == b.names.prefix(),
         (None, None) => {
             let shared = |device| b.client.heads().any(|other| other == device);
-            // Names are compared, too, because their addresses may change.
+            // The names of hosts are also compared, because the addresses of a name may change.
             let named = a.hosts.iter().any(|host| b.hosts.contains(host));
             a.client.shard == b.client.shard && (named || a.client.heads().any(shared))
         }
@@ -193,7 +194,7 @@ pub fn is_same(a: &Settings, b: &Settings) -> bool {
     }
 }
 
-/// Ends the router when the front ends, whether it returns or panics.
+/// Ends the router when the front ends, by a return or by a panic.
 struct EndsWith(Stopper);
 
 impl Drop for EndsWith {
@@ -204,7 +205,8 @@ impl Drop for EndsWith {
 
 type Running = JoinHandle<Result<Counters, FrontError>>;
 
-/// Returns the new content of the file if its shards are those with which the front began; otherwise an error.
+/// Returns the new contents of the map file. If the shards in the file differ from the shards at the front's start,
+/// returns an error.
 fn changed(now: Shards, before: &[Settings], cluster: bool) -> Result<Shards, ConfigError> {
     let same = now.cluster == cluster
         && now.settings.len() == before.len()
@@ -219,18 +221,18 @@ fn changed(now: Shards, before: &[Settings], cluster: bool) -> Result<Shards, Co
     ))
 }
 
-/// Returns how many clients may connect to the router.
+/// Returns the number of clients that may connect to the router.
 fn clients_of(first: &FrontConfig, map: &SlotMap) -> Result<usize, ConfigError> {
     within_files(first.connections_max, |files| {
         clients_within(files, map.shards())
     })
 }
 
-/// The handles by which a running router and its fronts get a changed file of shards, or changed settings for all
-/// shards.
+/// Handles to a running router and its fronts. A changed map file, or changed settings for all shards, take effect
+/// through these handles.
 struct Following {
     path: PathBuf,
-    /// Settings of all shards.
+    /// Settings that are the same for all shards.
     common: Mutex<RedisArgs>,
     began_with: Vec<Settings>,
     fixed: Vec<RedisArgs>,
@@ -249,7 +251,7 @@ impl Following {
         changed(read(&self.path, common)?, &self.began_with, self.cluster)
     }
 
-    /// At each SIGHUP, reads first the configuration and then the file of shards again.
+    /// At each SIGHUP, reads the configuration again, and then the map file.
     fn on_hangup(self, args: &RedisArgs, again: Again<RedisArgs>, part: &Part<'_>) {
         let own = Arc::new(self);
         part.on_new_settings(args, again, {
@@ -259,7 +261,7 @@ impl Following {
                 let now = own.read(&common)?;
                 clients_of(&now.settings[0].front, &now.map)?;
                 let own = Arc::clone(&own);
-                // The new settings take effect when the file of shards is read again, which follows.
+                // The new settings take effect when the map file is read again, directly after this.
                 Ok(Box::new(move || *own.common() = common))
             }
         });
@@ -269,7 +271,7 @@ impl Following {
         });
     }
 
-    /// Reads the file, and applies its content.
+    /// Reads the map file, and applies its contents.
     fn take(&self) -> Result<(), ConfigError> {
         let common = self.common().clone();
         let now = self.read(&common)?;
@@ -586,7 +588,7 @@ mod tests {
             let error = understand(&text, &common()).err().unwrap().to_string();
             assert!(error.contains(says), "{text}: {error}");
         }
-        // The same devices with another shard number are another shard.
+        // An entry with the same devices and another shard number describes another shard.
         let other = entry("0-9", &via(51000)) + &entry("10", &(via(51000) + "\nshard = 1"));
         assert!(understand(&other, &common()).is_ok());
         let missing = read(Path::new("/none/such.toml"), &common());

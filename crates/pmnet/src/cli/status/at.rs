@@ -1,4 +1,4 @@
-//! `pmnet status --at`: the state of processes, as their status ports show it.
+//! `pmnet status --at`: shows the state of processes, from their status ports.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,11 @@ use serde_json::{Value, json};
 use crate::ask::{named, state, text};
 use crate::status::Spot;
 
-/// Interval of the questions until all processes are ready.
+/// Interval at which processes are asked until all of them are ready.
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// Asks these processes until all are ready, or the time is over. Returns whether all are ready.
+/// Asks these processes until all of them are ready, or the time has passed. Returns whether all
+/// are ready.
 pub fn main(places: &[Spot], wait: u64, as_json: bool) -> anyhow::Result<bool> {
     let until = Instant::now() + Duration::from_secs(wait);
     let all = loop {
@@ -54,7 +55,7 @@ fn as_object(place: &Place, state: &anyhow::Result<Value>) -> Value {
     }
 }
 
-/// The metrics that are shown in the short output, with their names there, by role.
+/// The metrics in the short output, by role, with the names that the output uses.
 const FIRST: [(&str, &str); 12] = [
     ("pmnet_device_copies", "copies"),
     ("pmnet_device_epoch", "epoch"),

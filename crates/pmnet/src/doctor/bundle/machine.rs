@@ -1,4 +1,4 @@
-//! Facts about the machine, from files of the kernel.
+//! Facts about the machine, which the kernel shows in files.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -7,14 +7,14 @@ use std::path::Path;
 use pmnet_cli::bounded_text;
 use serde_json::json;
 
-/// Longest file of the kernel that is read, in bytes.
+/// Maximum size of such a file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Most interfaces that are listed.
+/// Maximum number of interfaces that are listed.
 const INTERFACES_MAX: usize = 256;
 
 type Make = fn() -> anyhow::Result<String>;
 
-/// Names of the parts, and the function that makes each.
+/// Names of the parts, each with the function that makes the part.
 pub const PARTS: [(&str, Make); 6] = [
     ("system.txt", system),
     ("processors.txt", processors),
@@ -24,7 +24,7 @@ pub const PARTS: [(&str, Make); 6] = [
     ("interfaces.json", interfaces),
 ];
 
-/// Settings of the kernel that matter.
+/// Settings of the kernel that affect pmnet.
 const SETTINGS: [&str; 18] = [
     "kernel/io_uring_disabled",
     "kernel/numa_balancing",
@@ -50,7 +50,7 @@ fn read(path: impl AsRef<Path>) -> std::io::Result<String> {
     bounded_text(File::open(path)?, FILE_BYTES_MAX)
 }
 
-/// Returns these files, each with its name.
+/// Returns the contents of these files, each with its path.
 fn files(paths: &[&str]) -> String {
     let mut text = String::new();
     for path in paths {
@@ -78,7 +78,7 @@ fn system() -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Returns the facts about the first processor, and the number of processors. The others are assumed to be equal.
+/// Returns the facts about the first processor, and the number of processors. All processors are assumed to be equal.
 fn processors() -> anyhow::Result<String> {
     let all = read("/proc/cpuinfo")?;
     let count = all
@@ -123,7 +123,7 @@ fn sysctl() -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Returns the interfaces with their MTU, state, speed and driver, but without hardware addresses.
+/// Returns the interfaces with MTU, state, speed and driver. Hardware addresses are left out.
 fn interfaces() -> anyhow::Result<String> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir("/sys/class/net")?.take(INTERFACES_MAX) {

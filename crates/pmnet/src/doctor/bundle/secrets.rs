@@ -1,9 +1,9 @@
-//! Secrets, and how they are removed from texts.
+//! Finds secrets, and removes them from texts.
 //!
-//! Each text is cleaned in two ways. First, known secrets are removed wherever they stand, also in base64. They come
-//! from the configuration, the environment, and the files that these name. Second, text that looks like a secret is
-//! removed by its form: `name:password@` in URLs, values of names such as `password`, private keys, `Basic …` and
-//! `Bearer …`.
+//! Each text is cleaned in two ways. First, known secrets are removed at every place, in base64 as well. Known secrets
+//! come from the configuration, the environment, and the files that these name. Second, text that has the form of a
+//! secret is removed: `name:password@` in URLs, values of names such as `password`, private keys, `Basic …` and `Bearer
+//! …`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -16,21 +16,22 @@ use pmnet_wire::percent_decode;
 use regex::{Captures, Regex, RegexBuilder};
 use toml::{Table, Value};
 
-/// The text that replaces a secret.
+/// The text that replaces a removed secret.
 pub const REMOVED: &str = "(removed)";
-/// Shorter secrets are removed only where their form shows them, not at every place with the same letters.
+/// Minimum length of a secret that is removed at every place. A shorter secret is removed only where the form of the
+/// text shows a secret.
 const LETTERS_MIN: usize = 4;
-/// Secrets of at least this many bytes are also searched for in base64 and as hexadecimal digits.
+/// Minimum length of a secret that is also removed in base64 and in hexadecimal digits.
 const ENCODED_MIN: usize = 6;
-/// In a file of keys, a word of at least this length counts as a key.
+/// Minimum length of a word in a key file that counts as a key.
 const WORD_MIN: usize = 24;
-/// Longest file that is read for its secrets, in bytes.
+/// Maximum size of a file that is searched for its secrets, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Parts of names whose values are secrets.
+/// If a name contains one of these parts, its value is a secret.
 const NAMES: &str =
     "password|passwd|requirepass|masterauth|secret|token|credential|apikey|api_key|api-key";
-/// Keys of the configuration that name a file with secrets.
+/// Keys of the configuration whose values are paths of files with secrets.
 const FILES: [&str; 7] = [
     "key",
     "tls-key",
@@ -41,7 +42,7 @@ const FILES: [&str; 7] = [
     "etcd-password-file",
 ];
 
-/// The known secrets, and the expressions for the forms of secrets.
+/// The known secrets, and the regular expressions for the forms of secrets.
 pub struct Secrets {
     known: BTreeSet<String>,
     url: Regex,
@@ -53,7 +54,7 @@ pub struct Secrets {
     pub unread: Vec<String>,
 }
 
-/// Compiles an expression of this module. The tests compile all of them.
+/// Compiles a regular expression of this module. The tests compile all expressions of the module.
 fn expression(text: &str) -> anyhow::Result<Regex> {
     Ok(RegexBuilder::new(text)
         .case_insensitive(true)
@@ -62,10 +63,10 @@ fn expression(text: &str) -> anyhow::Result<Regex> {
 }
 
 impl Secrets {
-    /// Returns the state without known secrets.
+    /// Makes a value without known secrets.
     ///
     /// # Errors
-    /// There are none, because the expressions are constants.
+    /// Never fails, because the expressions are constants.
     pub fn new() -> anyhow::Result<Secrets> {
         Ok(Secrets {
             known: BTreeSet::new(),
@@ -82,13 +83,13 @@ impl Secrets {
         })
     }
 
-    /// Adds a secret in all of its forms.
+    /// Adds a secret, in all forms in which it can appear.
     pub fn add(&mut self, secret: &str) {
         let secret = secret.trim();
         if secret.len() < LETTERS_MIN || secret == REMOVED {
             return;
         }
-        // In a URL, a secret may contain %-escapes.
+        // In a URL, characters of a secret may be %-escapes.
         for secret in BTreeSet::from_iter(
             [secret.to_owned()]
                 .into_iter()
@@ -107,7 +108,7 @@ impl Secrets {
         self.known.retain(|form| form.len() >= LETTERS_MIN);
     }
 
-    /// Adds the secrets of a URL: the password or token before `@`, and options that are secrets.
+    /// Adds the secrets in a URL: the password or token before `@`, and options whose values are secrets.
     fn add_url(&mut self, text: &str) {
         let found: Vec<String> = self
             .url
@@ -117,7 +118,7 @@ impl Secrets {
         for login in found {
             match login.split_once(':') {
                 Some((_, password)) => self.add(password),
-                // The login is a token without a name.
+                // There is no user name, so the text before `@` is a token.
                 None => self.add(&login),
             }
         }
@@ -135,13 +136,13 @@ impl Secrets {
         }
     }
 
-    /// Whether the value of this name is a secret.
+    /// Returns whether the value of this name is a secret.
     fn is_secret(&self, name: &str) -> bool {
         let lower = name.to_lowercase();
         self.name.is_match(&lower) && !lower.ends_with("file")
     }
 
-    /// Adds the secrets in a file with a password or keys.
+    /// Adds the secrets in a password file or a key file.
     fn add_file(&mut self, path: &Path) {
         let text = std::fs::File::open(path).and_then(|file| bounded_text(file, FILE_BYTES_MAX));
         let text = match text {
@@ -159,7 +160,7 @@ impl Secrets {
         }
     }
 
-    /// Adds the secrets in the value of this name. Returns the value without them.
+    /// Adds the secrets in the value of this name. Returns the value without its secrets.
     pub fn of_value(&mut self, name: &str, value: &str) -> String {
         let lower = name.to_lowercase().replace('_', "-");
         if self.is_secret(name) {
@@ -174,10 +175,10 @@ impl Secrets {
         self.clean(value)
     }
 
-    /// Adds the secrets of a configuration. Returns the configuration without them and without comments.
+    /// Adds the secrets in a configuration. Returns the configuration without its secrets and comments.
     ///
     /// # Errors
-    /// A sentence which says that the text is no TOML. The sentence quotes nothing of the text.
+    /// A sentence which says that the text is not TOML. The sentence does not quote the text.
     pub fn of_toml(&mut self, text: &str) -> Result<String, String> {
         let mut table: Table = toml::from_str(text).map_err(|error: toml::de::Error| {
             let place = error.span().map_or(0, |span| span.start);
@@ -201,7 +202,7 @@ impl Secrets {
             Value::String(text) => *text = self.of_value(key, text),
             Value::Array(all) => all.iter_mut().for_each(|one| self.of_one(key, one)),
             Value::Table(table) => self.of_table(table),
-            // The password is a number.
+            // The password is written as a number.
             number if self.is_secret(key) => {
                 self.add(&number.to_string());
                 *number = REMOVED.into();
@@ -210,10 +211,10 @@ impl Secrets {
         }
     }
 
-    /// Returns the text without secrets.
+    /// Returns the text without its secrets.
     pub fn clean(&self, text: &str) -> String {
         let mut text = text.to_owned();
-        // Longer secrets are replaced first, because one secret may be the beginning of another.
+        // Longer secrets are replaced first, because a secret may be the beginning of a longer secret.
         let mut known: Vec<&String> = self.known.iter().collect();
         known.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
         for secret in known {
@@ -237,8 +238,8 @@ impl Secrets {
     }
 }
 
-/// Returns the forms of these bytes inside a longer encoded text: in base64, for each of the three possible positions
-/// of the first byte, and as hexadecimal digits.
+/// Returns the forms that these bytes can have within a longer encoded text: hexadecimal digits, and base64 for each of
+/// the three possible positions of the first byte.
 fn encoded(bytes: &[u8]) -> Vec<String> {
     let mut all = Vec::new();
     for before in 0..3 {
@@ -248,7 +249,7 @@ fn encoded(bytes: &[u8]) -> Vec<String> {
             STANDARD_NO_PAD.encode(&padded),
             URL_SAFE_NO_PAD.encode(&padded),
         ] {
-            // The letters at both ends also depend on the bytes before and after the secret, so they are left out.
+            // The characters at both ends also depend on the neighbouring bytes, so they are left out.
             let begin = [0, 2, 3][before];
             let end = text.len() - usize::from(!padded.len().is_multiple_of(3));
             all.extend(text.get(begin..end).map(str::to_owned));
@@ -258,7 +259,7 @@ fn encoded(bytes: &[u8]) -> Vec<String> {
     all
 }
 
-/// Returns the bytes of hexadecimal digits.
+/// Returns the bytes that the hexadecimal digits represent.
 fn unhex(text: &str) -> Option<Vec<u8>> {
     if !text.is_ascii() || !text.len().is_multiple_of(2) {
         return None;
@@ -337,7 +338,7 @@ mod tests {
         }
         let pem = "a\n-----BEGIN EC PRIVATE KEY-----\nMHcCAQEEI\n-----END EC PRIVATE KEY-----\nb";
         assert_eq!(secrets.clean(pem), "a\n(removed)\nb");
-        // Only half of the key, as in the last lines of a log.
+        // The text has only half of the key, as the last lines of a log may have.
         assert_eq!(secrets.clean(&pem[..45]), "a\n(removed)");
     }
 
