@@ -73,11 +73,15 @@ pub fn start_all(
                 Arc::new(running)
             }
         };
-        let asked = *row == Row::Relay2Scraped;
+        let ports = if *row == Row::Relay2Scraped {
+            scrape::ports(&running)
+        } else {
+            Vec::new()
+        };
         let stand = Stand {
             row: *row,
-            ports: asked.then(|| scrape::ports(&running)).unwrap_or_default(),
             running,
+            ports,
         };
         if row.keeps_data() {
             fill(plan, &stand).with_context(|| format!("cannot fill {}", row.name()))?;
