@@ -15,11 +15,12 @@ use pmnet_lab::harness::{
 use pmnet_lab::load::{
     CheckedOptions, Hooks, Op, Options, Outcome, Record, Summary, Workload, run,
 };
+use pmnet_lab::resp::Reply;
 use pmnet_wire::{HEADER_LEN, Header, Kind};
 
 use crate::common;
 use crate::fleet::etcd::Etcds;
-use crate::support::{eventually, front, launch, ok};
+use crate::support::{connect, eventually, front, launch, ok};
 
 /// The log line that has the address of the status port, which the system chose.
 const OPEN: &str = "the status port is open at=";
@@ -485,6 +486,54 @@ pub fn ask(args: &[&str]) -> (bool, String) {
 
 fn head_of(cluster: &mut Cluster) -> SocketAddr {
     place(cluster.process(Role::Device(0)).unwrap())
+}
+
+/// Regression test: a device went on acknowledging writes in a log whose file was removed. Such a log is lost with its
+/// process.
+#[test]
+fn a_device_whose_log_was_removed_promises_nothing_more() {
+    let mut topology = shown(Topology::new(StoreKind::Redis, 2, Medium::Dram));
+    topology
+        .front_args
+        .extend(["--deadline-ms", "2000"].map(String::from));
+    let Some(mut cluster) = common::start("status-removed", topology) else {
+        return;
+    };
+    let mut client = front(&cluster);
+    assert_eq!(client.call(&["SET", "a", "1"]).unwrap(), ok());
+    std::fs::remove_file(cluster.device_log(1)).unwrap();
+    turns(
+        &mut cluster,
+        Role::Device(1),
+        "its log is removed",
+        503,
+        "PM1328",
+    );
+    // The server, and then the store, must have a write before it is acknowledged.
+    eventually("writes go to the server", ANSWERED_MAX, || {
+        let before = executed(&mut cluster);
+        assert_eq!(client.call(&["SET", "b", "2"]).unwrap(), ok());
+        executed(&mut cluster) > before
+    });
+    cluster.kill(Role::Server).unwrap();
+    assert_ne!(client.call(&["SET", "c", "3"]).ok(), Some(ok()));
+    cluster.restart(Role::Server).unwrap();
+    for device in [0, 1] {
+        cluster.kill(Role::Device(device)).unwrap();
+    }
+    let mut redis = connect(cluster.redis().unwrap());
+    for (key, value) in [("a", "1"), ("b", "2")] {
+        let value = Reply::Bulk(value.into());
+        eventually("Redis has all", ANSWERED_MAX, || {
+            redis.call(&["GET", key]).unwrap() == value
+        });
+    }
+}
+
+/// Number of requests that the server has executed.
+fn executed(cluster: &mut Cluster) -> f64 {
+    let server = place(cluster.process(Role::Server).unwrap());
+    Metrics::of(server).sum("pmnet_server_executed_total", &[])
 }
 
 /// If the chain has fewer devices than wanted, its devices serve, but are not ready.

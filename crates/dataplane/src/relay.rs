@@ -5,6 +5,7 @@
 
 use crate::burst::Bursts;
 use crate::interface::Interface;
+use crate::log_name::LogName;
 use mio::unix::SourceFd;
 use pmnet_device::{
     DeviceConfig, DeviceError, DeviceNode, FastPath, Port, PortCounters, Renewal, Served, Turn,
@@ -21,6 +22,7 @@ use pmnet_wire::{Header, Kind};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,6 +44,9 @@ pub struct RelayConfig {
     /// The cluster's keys, which may change while the relay runs. `device` has the current keys at the start. `None`:
     /// the keys do not change.
     pub keys: Option<Latest<ClusterKeys>>,
+    /// Path of the log. If the file at this path is no longer the log, the device is told that its log is endangered.
+    /// `None`: the log is not a file.
+    pub log: Option<PathBuf>,
     /// The counter by which the loop shows that it runs.
     pub pulse: Arc<Pulse>,
 }
@@ -88,6 +93,7 @@ pub(crate) struct Relay {
     keys: Option<Latter<ClusterKeys>>,
     /// The last renewal that was passed to the device.
     renewed: (u32, Time),
+    log: Option<LogName>,
     pulse: Arc<Pulse>,
     /// Number of datagrams from port 0.
     from_nowhere: u64,
@@ -121,6 +127,7 @@ impl Relay {
             lease: config.lease.clone(),
             keys: None,
             renewed: (0, Time(0)),
+            log: config.log.as_deref().and_then(LogName::of),
             pulse: Arc::clone(&config.pulse),
             from_nowhere: 0,
         };
@@ -242,6 +249,14 @@ impl Port for Relay {
             sent_at,
             length: lease.length,
         })
+    }
+
+    fn lost_log(&mut self, now: Time) -> bool {
+        let lost = self.log.as_mut().is_some_and(|log| log.is_lost(now));
+        if lost {
+            self.log = None;
+        }
+        lost
     }
 
     fn keys(&mut self) -> Option<ClusterKeys> {
@@ -615,6 +630,7 @@ mod tests {
             spin_micros: 0,
             lease: None,
             keys: None,
+            log: None,
             pulse: Arc::default(),
         };
         (Relay::open(&config, stop).unwrap(), own)

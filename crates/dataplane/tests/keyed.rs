@@ -59,6 +59,7 @@ fn device(id: u32, listen: Peer, (next_id, next): (u32, Peer)) -> RelayConfig {
         spin_micros: 0,
         lease: None,
         keys: None,
+        log: None,
         pulse: Arc::default(),
     }
 }

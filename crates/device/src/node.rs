@@ -180,6 +180,10 @@ impl<M: Media> DeviceNode<M> {
             fast.path.answers_until(Some(deadline));
         }
     }
+    /// Tells the device that its log does not survive the end of the process ([`Device::endanger`]).
+    pub fn endanger(&mut self) {
+        self.machine.endanger();
+    }
     /// Sets other keys of the cluster ([`Device::rekey`]). The node first holds the fast path, and tells it the keys
     /// before it admits again.
     ///

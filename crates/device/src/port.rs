@@ -156,6 +156,12 @@ pub trait Port {
         None
     }
 
+    /// Returns true once if the log's file is gone ([`DeviceNode::endanger`]). A port need not look in every turn.
+    fn lost_log(&mut self, now: Time) -> bool {
+        let _now = now;
+        false
+    }
+
     /// Returns the cluster's keys, if they have changed since the last turn.
     fn keys(&mut self) -> Option<ClusterKeys> {
         None
@@ -315,6 +321,9 @@ pub fn serve<N: Served>(
         let now = began;
         if let Some(keys) = port.keys() {
             node.rekey(now, keys)?;
+        }
+        if port.lost_log(now) {
+            node.device_mut().endanger();
         }
         let mut failed = Ok(());
         let received = port.receive(&mut |from, hops, datagram| {

@@ -31,6 +31,16 @@ pub enum OpenError {
         /// Path of the file.
         path: PathBuf,
     },
+    /// The folder is removed when the process ends.
+    #[error(
+        "PM1329 {}: this folder belongs to the unit alone, and systemd removes it when the unit stops (PrivateTmp=yes): use a folder that stays, such \
+         as /var/lib/pmnet",
+        path.display()
+    )]
+    Fleeting {
+        /// Path of the file.
+        path: PathBuf,
+    },
     /// The disk or the memory file system has too little free space.
     #[error("PM1305 {}: no room for {bytes} bytes: free space there, or make the log smaller", path.display())]
     NoSpace {

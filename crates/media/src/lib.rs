@@ -11,7 +11,8 @@ mod cpu;
 mod dram;
 mod error;
 mod file;
-pub mod flush;
+pub mod fleeting;
+mod flush;
 mod image;
 mod lock;
 mod mapping;
@@ -76,6 +77,7 @@ pub enum AnyMedia {
 /// [`OpenError::Exists`], [`OpenError::NoSpace`], [`OpenError::Size`] (not a multiple of 4096),
 /// [`OpenError::Locked`] (another process is creating it), [`OpenError::NotDirect`], [`OpenError::Io`].
 pub fn create(path: &Path, kind: Kind, image_bytes: usize) -> Result<AnyMedia, OpenError> {
+    fleeting::refuse(path)?;
     if kind == Kind::Pmem {
         let media = AnyMedia::Pmem(pmem::create(path, image_bytes)?);
         media.announce(path);
@@ -88,10 +90,11 @@ pub fn create(path: &Path, kind: Kind, image_bytes: usize) -> Result<AnyMedia, O
 /// Locks and opens an existing file; its size is the size of the image.
 ///
 /// # Errors
-/// [`OpenError::NotFound`], [`OpenError::Locked`] (another process has it), [`OpenError::Size`]
+/// [`OpenError::Fleeting`], [`OpenError::NotFound`], [`OpenError::Locked`] (another process has it), [`OpenError::Size`]
 /// (truncated, or not a log), [`OpenError::NotDirect`] and [`OpenError::BadBlocks`] (persistent memory),
 /// [`OpenError::Io`].
 pub fn open(path: &Path, kind: Kind) -> Result<AnyMedia, OpenError> {
+    fleeting::refuse(path)?;
     let media = match kind {
         Kind::File => AnyMedia::File(FileMedia::open(path)?),
         Kind::Dram => AnyMedia::Dram(DramMedia::open(path)?),

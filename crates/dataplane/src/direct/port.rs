@@ -180,6 +180,10 @@ impl Port for Direct {
         self.stack.renewal()
     }
 
+    fn lost_log(&mut self, now: Time) -> bool {
+        self.stack.lost_log(now)
+    }
+
     fn keys(&mut self) -> Option<ClusterKeys> {
         self.stack.keys()
     }

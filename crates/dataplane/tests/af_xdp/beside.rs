@@ -99,6 +99,7 @@ impl Side {
             spin_micros: 0,
             lease: None,
             keys: None,
+            log: None,
             pulse: Arc::default(),
         };
         let (ready, is_ready) = mpsc::channel::<()>();

@@ -97,9 +97,17 @@ impl RunCommand {
         }
         let text = |value: &str| toml::Value::from(value).to_string();
         let media = self.media.to_possible_value();
+        // The server tells fronts the address of its store, and not how to log in there.
+        let needs_more =
+            store.starts_with("rediss://") || store.starts_with("redis://") && store.contains('@');
+        let direct = if needs_more {
+            format!("direct = {}\n", text(store))
+        } else {
+            String::new()
+        };
         let file = format!(
             "[server]\nlisten = \"{SERVER}\"\nstore = {}\n[device]\nlisten = \"{DEVICE}\"\nnext = \"{SERVER}\"\nlog = {}\n\
-             media = {}\n[redis]\nlisten = {}\nvia = \"{DEVICE}\"\n",
+             media = {}\n[redis]\nlisten = {}\nvia = \"{DEVICE}\"\n{direct}",
             text(store),
             text(&self.log.to_string_lossy()),
             text(media.as_ref().map_or("file", PossibleValue::get_name)),
@@ -380,6 +388,19 @@ mod tests {
             ["device.1", "device.2", "memcached"]
         );
         assert!(names(&["run"]).unwrap_err().contains("FILE"));
+        // A front that cannot log in at the store can serve no client.
+        let direct = |store| {
+            let line = Line::try_parse_from(["run", "--store", store]).unwrap();
+            let roles = line.command.config().and_then(roles).unwrap();
+            roles.into_iter().find_map(|(_, role)| match role {
+                Role::Redis(args) => args.direct,
+                _ => None,
+            })
+        };
+        for store in ["redis://:secret@127.0.0.1:6379", "rediss://r:1?ca=/ca.pem"] {
+            assert_eq!(direct(store).as_deref(), Some(store));
+        }
+        assert_eq!(direct("redis://127.0.0.1:6379"), None);
         for both in [["run", path, "--store=null:"], ["run", path, "--log=/l"]] {
             assert!(
                 names(&both).unwrap_err().contains("cannot be used with"),

@@ -1,6 +1,6 @@
 //! `pmnet server`.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,6 +12,7 @@ use pmnet_client::Stop;
 use pmnet_dataplane::xdp::LogReader;
 use pmnet_fleet::hand::ServerDoor;
 use pmnet_fleet::{Candidate, LEASE_SECONDS, LEASE_SECONDS_USUAL, ServerAgentConfig};
+use pmnet_front::store::StoreAddress;
 use pmnet_server::serve::{DriverError, Ended, ServeConfig, Turn, serve};
 use pmnet_server::{Feed, ServerConfig, ServerNode, Stop as Stopped, Store, TAKEN_OVER};
 use pmnet_store::{OpenError, Passwords};
@@ -408,6 +409,16 @@ fn turn_comes(candidate: &mut Candidate, stop: &Stop) -> anyhow::Result<bool> {
     }
 }
 
+/// Whether only programs of this machine reach the Redis at this address.
+fn is_only_here(url: &str) -> bool {
+    let is_redis = url.starts_with("redis://") || url.starts_with("rediss://");
+    let place = StoreAddress::place(url).filter(|_| is_redis);
+    place.is_some_and(|(host, _)| {
+        let ip = host.parse::<IpAddr>();
+        host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
+    })
+}
+
 /// Serves until the process is asked to end.
 pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
     if let Some(url) = &command.args.store {
@@ -440,6 +451,12 @@ pub fn run(args: ServerArgs, again: Again<ServerArgs>, part: &Part<'_>) -> anyho
     } = settings(args)?;
     files.keep_fresh(store_at.passwords.clone(), part);
     let (listen, shard) = (config.listen, store_at.shard);
+    if is_only_here(&store_at.url) && !listen.ip().is_loopback() {
+        tracing::warn!(
+            "PM2019 --store: only this machine reaches this address, and the server tells it to fronts. Give fronts on other machines --direct with an \
+             address of the store that they reach, or give --store such an address"
+        );
+    }
     let standby = fleet.as_ref().is_some_and(|config| config.standby);
     let fleet = fleet.map(|config| ServerAgentConfig {
         status: part.status_record(listen.ip()),
@@ -528,7 +545,26 @@ pub fn run(args: ServerArgs, again: Again<ServerArgs>, part: &Part<'_>) -> anyho
 
 #[cfg(test)]
 mod tests {
-    use super::ServerArgs;
+    use super::{ServerArgs, is_only_here};
+
+    #[test]
+    fn a_store_of_this_machine_is_only_here() {
+        for url in [
+            "redis://127.0.0.1:6379",
+            "rediss://u:p@localhost",
+            "redis://[::1]",
+        ] {
+            assert!(is_only_here(url), "{url}");
+        }
+        for url in [
+            "redis://10.0.0.1",
+            "redis://store:6379",
+            "packet:/127.0.0.1",
+            "null:",
+        ] {
+            assert!(!is_only_here(url), "{url}");
+        }
+    }
 
     /// Every key of the section. No value is the default.
     const ALL: &str = r#"

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU8, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -194,6 +194,8 @@ pub(crate) struct DeviceBoard {
     lag: Mutex<Lag>,
     /// Measures the silence of the next hop. Only the status port's thread uses this field.
     silence: Mutex<Silence>,
+    /// The file of the log is gone.
+    endangered: AtomicBool,
     /// Board of the server in this process (--store).
     pub(crate) server: Option<ServerBoard>,
     /// Board of the NIC's queue (--mode verbs).
@@ -233,6 +235,7 @@ impl DeviceBoard {
             chain: Mutex::default(),
             lag: Mutex::default(),
             silence: Mutex::default(),
+            endangered: AtomicBool::new(false),
             server: beside.server,
             verbs: beside.verbs,
         }
@@ -300,6 +303,10 @@ impl Source for DeviceBoard {
             seconds(DURABLE_SECONDS, &self.durable),
             seconds(ACKNOWLEDGED_SECONDS, &self.acknowledged),
         ]);
+        if self.endangered.load(Relaxed) {
+            look.reasons
+                .push("the file of its log is gone (PM1328)".into());
+        }
         look.facts.insert("waits".into(), json!(waits));
         look.facts.insert("chain".into(), json!(*lock(&self.chain)));
         if let Some(name) = &self.kernel {
@@ -467,6 +474,7 @@ impl DeviceWriter {
             None => 0,
         };
         board.lease.store(lease, Relaxed);
+        board.endangered.store(machine.is_endangered(), Relaxed);
         let heard = machine.next_hop_heard().filter(|_| machine.is_serving());
         board
             .next_hop_heard

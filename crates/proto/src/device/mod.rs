@@ -435,6 +435,8 @@ pub struct Device {
     joining: bool,
     /// The store has reported that it is short of space. A head then admits no updates.
     short: bool,
+    /// The device's log does not survive the end of the process ([`Device::endanger`]).
+    endangered: bool,
     /// The store has also reported that no session may begin.
     full: bool,
     /// Largest fragments that the paths to the neighbour hops carry.
@@ -503,6 +505,7 @@ impl Device {
             relayed: VecDeque::new(),
             joining: false,
             short: false,
+            endangered: false,
             full: false,
             path: size_max,
             loses_large: false,
@@ -607,6 +610,20 @@ impl Device {
     pub fn sessions(&self) -> usize {
         self.table.sessions.len()
     }
+    /// The log's file is gone, so what the log holds is lost when the process ends. From now on the chain admits no
+    /// updates, as if the store were short of space: clients send them to the server, and none is acknowledged before
+    /// the store has it. Entries of the log are passed on as before.
+    pub fn endanger(&mut self) {
+        (self.endangered, self.short) = (true, true);
+        self.owed.tell_durable = true;
+    }
+
+    /// Returns whether [`Device::endanger`] was called.
+    #[must_use]
+    pub const fn is_endangered(&self) -> bool {
+        self.endangered
+    }
+
     /// Returns the counters since the start.
     #[must_use]
     pub const fn counters(&self) -> &Counters {

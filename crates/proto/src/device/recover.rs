@@ -624,7 +624,7 @@ impl Device {
         self.leaving.begin();
         self.note_all();
         self.joining &= head && self.cursors.last == 0;
-        (self.short, self.full) = (false, false);
+        (self.short, self.full) = (self.endangered, false);
         let persisted = self.cursors.persisted;
         self.persisted(persisted);
         Ok(Served::Serving)

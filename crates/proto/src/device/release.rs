@@ -76,7 +76,7 @@ impl Device {
         } = Durable::read(&packet.header);
         self.link.confirm(now, rows[0].order, room);
         self.hear(rows[0].order, room);
-        (self.short, self.full) = (short, full);
+        (self.short, self.full) = (short || self.endangered, full);
         self.owed.tell_durable = true;
         self.commit();
         Verdict::Done
@@ -168,7 +168,7 @@ impl Device {
             }
             // The previous hop is told of the shortage as long as it lasts, and once more at its end.
             self.owed.tell_durable |= self.short || short || self.full || full;
-            (self.short, self.full) = (short, full);
+            (self.short, self.full) = (short || self.endangered, full);
         }
         if applied <= self.cursors.applied {
             return Verdict::Done;

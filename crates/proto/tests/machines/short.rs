@@ -132,6 +132,37 @@ fn the_word_goes_from_hop_to_hop_until_it_is_over_and_once_more() {
     }
 }
 
+/// The word of the hop after it, and that of the server, do not end what a device knows about its own log.
+#[test]
+fn a_device_whose_log_is_endangered_is_short_until_it_ends() {
+    let mut tail = Bench::serving(2, 2);
+    tail.answer(peer(1), &from_hop(Kind::Ping, 1), &[]);
+    tail.finish();
+    tail.device.endanger();
+    assert_eq!(only(tail.finish()).header.flags, Flags::SHORT);
+    applied(&mut tail, 0, Flags::default());
+    assert_eq!(only(tail.finish()).header.flags, Flags::SHORT);
+    let mut head = Bench::head(2);
+    head.admit(&update(1), b"payload");
+    head.device.persisted(2);
+    head.device.endanger();
+    assert!(!head.device.admits());
+    let refusal = refused(&mut head, &update(2));
+    assert!(refusal.header.flags.has(Flags::SHORT));
+    let durable = Header {
+        order: 1,
+        request: raw(1_000),
+        ..from_hop(Kind::Durable, 2)
+    };
+    let rows = [DurableRow {
+        device: 2,
+        incarnation: 1,
+        order: 1,
+    }];
+    head.answer(hop(2, 2), &durable, &write_durable(&rows));
+    assert!(!head.device.admits());
+}
+
 #[test]
 fn a_server_says_it_with_each_work_and_after_the_end_often_enough() {
     let mut bench = servers::Bench::new();

@@ -159,6 +159,7 @@ pub fn settings(args: DeviceArgs) -> Result<Settings, ConfigError> {
     }
     let mut relay = relay_config(listen, device, &args);
     relay.keys = keys.as_ref().map(|keys| keys.keys.clone());
+    relay.log = (!matches!(place, Place::Kernel(_))).then(|| path.clone());
     Ok(Settings {
         relay,
         path,
@@ -199,6 +200,7 @@ pub fn relay_config(listen: SocketAddr, device: DeviceConfig, args: &DeviceArgs)
         spin_micros: args.spin_us.unwrap_or(SPIN_US),
         lease: None,
         keys: None,
+        log: None,
         pulse: Arc::default(),
     }
 }
@@ -377,6 +379,7 @@ fn nth(first: &Settings, index: u16) -> Result<Settings, ConfigError> {
     let mut path = first.path.clone().into_os_string();
     path.push(format!(".{}", relay.device.shard));
     settings.path = path.into();
+    settings.relay.log = settings.relay.log.map(|_| settings.path.clone());
     Ok(settings)
 }
 

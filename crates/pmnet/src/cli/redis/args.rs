@@ -76,7 +76,7 @@ pub struct RedisArgs {
     /// Address of the database for commands that need a separate connection: blocking commands, pub/sub, WATCH
     /// [default: the address that the server gives].
     #[arg(long, value_name = "HOST:PORT")]
-    pub(super) direct: Option<String>,
+    pub(in crate::cli) direct: Option<String>,
     /// File whose first line is the password for --direct.
     #[arg(long, value_name = "FILE")]
     pub(super) direct_password_file: Option<PathBuf>,
