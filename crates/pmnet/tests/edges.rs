@@ -27,7 +27,7 @@ const EDGES: &[(&str, &[&str])] = &[
         "packets",
         &["dataplane", "device", "log", "media", "packet-store", "udp"],
     ),
-    ("verbs", &["wire", "proto", "log", "media", "device"]),
+    ("verbs", &["wire", "proto", "log", "media", "device", "udp"]),
     ("client", &["proto", "udp", "verbs"]),
     ("server", &["wire", "proto", "udp"]),
     ("packet-store", &["log"]),
