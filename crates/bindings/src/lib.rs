@@ -16,9 +16,10 @@ use pmnet_keys::{Cluster, Front, KeyFileError};
 use pmnet_server::program::Program;
 use pmnet_server::serve::ServeConfig;
 use pmnet_server::{RecordKey, ServerConfig};
+use pmnet_udp::Family;
 use pmnet_wire::{Payloads, program};
 use std::io::Write;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Once;
 use std::time::Duration;
@@ -65,14 +66,13 @@ impl ClientOptions {
     /// # Errors
     /// [`Kind::Argument`] or [`Kind::System`].
     pub fn open(&self) -> Result<Session, Fault> {
-        let devices = self.devices.split(',').map(|device| address(device.trim()));
-        let devices = devices.collect::<Result<Vec<_>, _>>()?;
-        let (head, others) = devices.split_first().expect("a split has a first part");
-        if others.iter().any(|other| other.is_ipv4() != head.is_ipv4()) {
-            return Err(Fault::argument("devices has addresses of IPv4 and of IPv6"));
-        }
-        let mut config = ClientConfig::new(*head);
-        config.others = others.to_vec();
+        let hosts = self.devices.split(',').map(|host| addresses(host.trim()));
+        let hosts = hosts.collect::<Result<Vec<_>, _>>()?;
+        let differ = || Fault::argument("devices has addresses of IPv4 and of IPv6");
+        let family = Family::common(&hosts).ok_or_else(differ)?;
+        let mut devices = hosts.iter().filter_map(|host| family.first(host));
+        let mut config = ClientConfig::new(devices.next().ok_or_else(differ)?);
+        config.others = devices.collect();
         config.shard = self.shard;
         config.payloads = Payloads::PROGRAM;
         let copies_min = bounded("copies_min", self.copies_min, DEVICES_MAX)?;
@@ -122,7 +122,7 @@ impl ServerOptions {
         if let Some(path) = &self.key_file {
             server.keys = Some(Cluster::read(path).map_err(unusable)?.keys());
         }
-        Ok(ServeConfig::new(address(&self.listen)?, server))
+        Ok(ServeConfig::new(addresses(&self.listen)?[0], server))
     }
 }
 
@@ -168,12 +168,14 @@ fn bounded(what: &str, value: u32, max: u32) -> Result<usize, Fault> {
     }
 }
 
-/// Resolves an address `HOST:PORT`.
-fn address(text: &str) -> Result<SocketAddr, Fault> {
-    let found = text.to_socket_addrs();
-    let mut found = found.map_err(|error| Fault::argument(format!("{text:?}: {error}")))?;
-    let none = || Fault::argument(format!("{text:?} has no address"));
-    found.next().ok_or_else(none)
+/// Resolves `HOST:PORT`. Returns at least one address, IPv4 addresses first.
+fn addresses(text: &str) -> Result<Vec<SocketAddr>, Fault> {
+    let found = pmnet_udp::addresses(text);
+    let found = found.map_err(|error| Fault::argument(format!("{text:?}: {error}")))?;
+    if found.is_empty() {
+        return Err(Fault::argument(format!("{text:?} has no address")));
+    }
+    Ok(found)
 }
 
 /// Returns the payload that carries a program's request.

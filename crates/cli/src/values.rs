@@ -1,17 +1,25 @@
 //! Parses addresses and sizes, as command lines have them.
 
-use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs};
+use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use crate::error::ConfigError;
 
-/// Resolves `host:port` or `[fe80::1%eth0]:port`. Returns the first address of the host.
+/// Resolves `host:port` or `[fe80::1%eth0]:port`. Returns one address of the host: an IPv4 address, if the host has one.
 ///
 /// # Errors
 /// The text is not an address, or the name is unknown.
 pub fn address(flag: &str, text: &str) -> Result<SocketAddr, ConfigError> {
+    Ok(addresses(flag, text)?[0])
+}
+
+/// As [`address`], but returns all addresses of the host, at least one. If another host must have the same family,
+/// [`Family::common`](pmnet_udp::Family::common) chooses the family.
+///
+/// # Errors
+/// As [`address`].
+pub fn addresses(flag: &str, text: &str) -> Result<Vec<SocketAddr>, ConfigError> {
     let (host, port) = host_and_port(flag, text)?;
-    let found = resolve(host, port).map_err(|why| ConfigError(format!("{flag} {text}: {why}")))?;
-    Ok(found[0])
+    resolve(host, port).map_err(|why| ConfigError(format!("{flag} {text}: {why}")))
 }
 
 /// Returns the host and the port in `host:port`. An IPv6 address stands in brackets in the text; the returned host has
@@ -32,7 +40,7 @@ pub fn host_and_port<'a>(flag: &str, text: &'a str) -> Result<(&'a str, u16), Co
     parts().ok_or_else(|| ConfigError(format!("{flag} {text}: host:port is needed")))
 }
 
-/// Returns all addresses of a host, at least one.
+/// Returns all addresses of a host, at least one, IPv4 addresses first.
 ///
 /// # Errors
 /// A sentence: the host has no address, or its name cannot be resolved at present.
@@ -40,10 +48,8 @@ pub fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
     if let Some(scoped) = scoped(host, port) {
         return scoped.map(|address| vec![address]);
     }
-    let found = (host, port)
-        .to_socket_addrs()
+    let found = pmnet_udp::addresses((host, port))
         .map_err(|error| format!("the name is not known ({error})"))?;
-    let found: Vec<SocketAddr> = found.collect();
     if found.is_empty() {
         return Err("the name has no address".into());
     }

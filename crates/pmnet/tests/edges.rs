@@ -11,7 +11,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("resp", &[]),
     ("wire", &["resp"]),
     ("log", &[]),
-    ("cli", &[]),
+    ("cli", &["udp"]),
     ("status", &["tls", "udp"]),
     ("tls", &[]),
     ("media", &["log"]),
@@ -27,7 +27,7 @@ const EDGES: &[(&str, &[&str])] = &[
         "packets",
         &["dataplane", "device", "log", "media", "packet-store", "udp"],
     ),
-    ("verbs", &["wire", "proto", "log", "media", "device"]),
+    ("verbs", &["wire", "proto", "log", "media", "device", "udp"]),
     ("client", &["proto", "udp", "verbs"]),
     ("server", &["wire", "proto", "udp"]),
     ("packet-store", &["log"]),
@@ -77,7 +77,7 @@ const EDGES: &[(&str, &[&str])] = &[
         ],
     ),
     // Crates for users' programs in C and in Python, and the crate that these two share.
-    ("bindings", &["wire", "client", "keys", "server"]),
+    ("bindings", &["wire", "client", "keys", "server", "udp"]),
     ("capi", &["bindings", "client", "server"]),
     ("python", &["bindings", "client", "server"]),
     // Crates that are not part of the product. The product does not depend on these crates.

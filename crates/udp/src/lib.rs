@@ -2,9 +2,10 @@
 //!
 //! Purpose: one place for socket options and for the following tasks. It sends and receives whole bursts with few
 //! system calls (with segmentation and receive offload, if the kernel has them). It decides when a loop spins, and ends
-//! a loop on a signal. It has the state that a loop shares with its agent in a fleet, and it chooses the TCP connection
-//! that gives way to another. This crate knows nothing of the protocol.
+//! a loop on a signal. It has the state that a loop shares with its agent in a fleet, it chooses the TCP connection
+//! that gives way to another, and the address family of a socket. This crate knows nothing of the protocol.
 
+mod family;
 mod known_as;
 mod latest;
 mod lease;
@@ -17,6 +18,7 @@ mod socket;
 mod spin;
 mod wait;
 
+pub use family::{Family, addresses};
 pub use latest::{Latest, Latter};
 pub use lease::{LeaseWords, Standing};
 pub use owner::owner_of_port;

@@ -1,6 +1,6 @@
 //! The address of the store, for pass-through connections.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use pmnet_tls::{ClientTls, TlsError};
@@ -61,9 +61,11 @@ impl StoreAddress {
             let port = port.parse().unwrap_or(DEFAULT_PORT);
             // An address with its interface is also accepted without brackets: fe80::1%eth0.
             let host = host.trim_matches(['[', ']']);
-            let found = (host, port).to_socket_addrs().map(|mut all| all.next());
+            let found = pmnet_udp::addresses((host, port))
+                .map_err(|error| StoreAddressError::Resolve(target.to_owned(), error))?;
             found
-                .map_err(|error| StoreAddressError::Resolve(target.to_owned(), error))?
+                .first()
+                .copied()
                 .ok_or_else(|| StoreAddressError::Form(target.to_owned()))
         })
     }

@@ -4,13 +4,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
-use pmnet_cli::{ConfigError, address};
+use pmnet_cli::{ConfigError, addresses};
 use pmnet_fleet::{Members, Names};
 use pmnet_wire::FragmentSize;
 use pmnet_wire::record::CHAIN_MAX;
 
 use super::etcd::EtcdArgs;
-use super::names::Named;
 use super::redis::within;
 
 /// Settings that every role has besides its own.
@@ -83,27 +82,33 @@ pub fn size_max(mtu: Option<u32>, ipv6: bool) -> Result<FragmentSize, ConfigErro
     Ok(FragmentSize::of_mtu(bytes, ipv6))
 }
 
-/// Returns the UDP address of another process.
+/// Returns the UDP address of another process, of which only one address is used.
 pub fn hop_address(flag: &str, text: &str) -> Result<SocketAddr, ConfigError> {
-    let address = udp_address(flag, text)?;
-    if address.port() == 0 {
+    Ok(hop_addresses(flag, text)?[0])
+}
+
+/// Returns all UDP addresses of another process, at least one. If `text` is a name, the result has all addresses of the
+/// name.
+pub fn hop_addresses(flag: &str, text: &str) -> Result<Vec<SocketAddr>, ConfigError> {
+    let found = udp_addresses(flag, text)?;
+    if found[0].port() == 0 {
         return Err(ConfigError(format!(
-            "{flag} {address}: port 0 is nobody's port"
+            "{flag} {}: port 0 is nobody's port",
+            found[0]
         )));
     }
-    Ok(address)
+    Ok(found)
 }
 
-/// Returns all UDP addresses of another process. If `text` is a name, the result has all addresses of the name.
-pub fn hop_addresses(flag: &str, text: &str) -> Result<Vec<SocketAddr>, ConfigError> {
-    let first = hop_address(flag, text)?;
-    let all = Named::of(text).and_then(|named| named.addresses().ok());
-    Ok(all.unwrap_or_else(|| vec![first]))
-}
-
-/// Returns a UDP address on which pmnet listens. If the port is outside the reserved range, logs a warning.
+/// Returns the UDP address on which pmnet listens, for a process whose socket need not have the family of another host.
 pub fn udp_address(flag: &str, text: &str) -> Result<SocketAddr, ConfigError> {
-    let address = address(flag, text)?;
+    Ok(udp_addresses(flag, text)?[0])
+}
+
+/// Returns all UDP addresses of a host, at least one. If the port is outside the reserved range, logs a warning.
+pub fn udp_addresses(flag: &str, text: &str) -> Result<Vec<SocketAddr>, ConfigError> {
+    let found = addresses(flag, text)?;
+    let address = found[0];
     let (first, last) = (pmnet_wire::PORT_FIRST, pmnet_wire::PORT_LAST);
     if !(first..=last).contains(&address.port()) {
         tracing::warn!(
@@ -111,5 +116,5 @@ pub fn udp_address(flag: &str, text: &str) -> Result<SocketAddr, ConfigError> {
              in a switch will pass others on unseen"
         );
     }
-    Ok(address)
+    Ok(found)
 }

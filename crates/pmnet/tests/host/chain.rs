@@ -200,14 +200,12 @@ impl Places {
     }
 
     pub fn front(&self, via: &str) -> Command {
+        self.front_on(&self.front_at().to_string(), via)
+    }
+
+    pub fn front_on(&self, listen: &str, via: &str) -> Command {
         let mut command = product();
-        command.args([
-            "redis",
-            "--listen",
-            &self.front_at().to_string(),
-            "--via",
-            via,
-        ]);
+        command.args(["redis", "--listen", listen, "--via", via]);
         command
     }
 

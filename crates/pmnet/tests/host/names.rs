@@ -104,6 +104,43 @@ fn a_name_is_waited_for_and_found_again_elsewhere() {
     counts(&mut client);
 }
 
+/// Regression test: the resolver often gives `::1` first for a name with both families, and all roles took this address
+/// alone. So a front did not find a device at `127.0.0.1`, and a device refused a next hop with only an IPv4 address.
+#[test]
+fn a_name_of_both_families_is_ipv4_where_its_neighbours_are() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("names of a test's own need a mount namespace, and that root");
+    }
+    let places = Places::new();
+    let hosts = places.path("hosts");
+    let on = |ipv4: &str| {
+        let text = format!("::1 both.pmnet.test\n{ipv4} both.pmnet.test\n");
+        std::fs::write(&hosts, text).unwrap();
+    };
+    on("127.0.0.1");
+    let named = |at: &str| format!("both.pmnet.test:{}", port(at));
+    let store = places.store();
+    let _server = Running::logged(places.server(&store), &places.path("server.err"));
+    let device = || {
+        let device = places.device_on(&named(&places.device_at()), &places.server_at());
+        Running::logged(with_hosts(&device, &places), &places.path("device.err"))
+    };
+    let first = device();
+    let front = places.front_on(
+        &named(&places.front_at().to_string()),
+        &named(&places.device_at()),
+    );
+    let mut front = Running::logged(with_hosts(&front, &places), &places.path("front.err"));
+    serves(places.front_at());
+    // The front continues with IPv4 when the name has other addresses.
+    first.stop();
+    on("127.0.0.8");
+    let _second = device();
+    let device_port = port(&places.device_at());
+    front.says(&format!("now devices=[127.0.0.8:{device_port}]"));
+    serves(places.front_at());
+}
+
 /// The process is asked to end while the resolver still waits for an answer. Regression test: when the name was
 /// resolved after that, the process continued to serve.
 #[test]

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use pmnet_cli::Family;
 use pmnet_client::{Clock, Stop};
 use pmnet_dataplane::relay::{Lease, LeaseWords, RelayConfig};
 use pmnet_device::DeviceConfig;
@@ -192,8 +193,9 @@ impl MovingHop {
         let watch = Watch::start(vec![name], move |found| {
             let look = || own.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let (next, words) = look();
-            let mut fitting = found[0].iter().filter(|at| at.is_ipv4() == next.is_ipv4());
-            let Some(at) = fitting.next().filter(|_| !found[0].contains(&next)) else {
+            // The device's socket keeps its family.
+            let fitting = Family::of(&next).first(&found[0]);
+            let Some(at) = fitting.filter(|_| !found[0].contains(&next)) else {
                 return;
             };
             if words.as_ref().is_some_and(|words| answers(words)) {
@@ -211,7 +213,7 @@ impl MovingHop {
             tracing::warn!(
                 "PM1505 --next {text} is silent at {next}, and has the address {at} now: this device starts anew with that address"
             );
-            place.0 = *at;
+            place.0 = at;
             if let Some(words) = words {
                 words.end();
             }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pmnet_cli::{ConfigError, bytes};
+use pmnet_cli::{ConfigError, Family, bytes};
 use pmnet_dataplane::relay::RelayConfig;
 use pmnet_device::DeviceConfig;
 use pmnet_log::Parameters;
@@ -20,7 +20,7 @@ use super::fleet::FleetSettings;
 use super::kernel_settings::KernelSettings;
 use super::store;
 use super::verbs::VerbsSettings;
-use crate::cli::common::{hop_addresses, required, size_max, udp_address};
+use crate::cli::common::{hop_addresses, required, size_max, udp_addresses};
 use crate::cli::keys::{KeyArgs, OfCluster};
 use crate::cli::names::Named;
 
@@ -104,8 +104,7 @@ impl Settings {
 
 /// Returns the checked settings for these flags and keys of the file.
 pub fn settings(args: DeviceArgs) -> Result<Settings, ConfigError> {
-    let listen = required("--listen", "device", args.listen.clone())?;
-    let listen = udp_address("--listen", &listen)?;
+    let (listen, next) = addresses(&args)?;
     let kernel = KernelSettings::new(&args, listen)?;
     let direct = DirectSettings::new(&args)?;
     let verbs = VerbsSettings::new(&args)?;
@@ -120,8 +119,12 @@ pub fn settings(args: DeviceArgs) -> Result<Settings, ConfigError> {
         return store::settings(&url, listen, direct, args);
     }
     let is_switch = kernel.as_ref().is_some_and(KernelSettings::is_switch);
-    let next_text = required("--next", "device", args.next.clone())?;
-    let next = next_hop(&next_text, listen, is_switch)?;
+    let next = required("--next", "device", next)?;
+    if next == listen && !is_switch {
+        return Err(ConfigError(format!(
+            "--next {next} is this device itself: it must be the next device or the server"
+        )));
+    }
     let (path, kind) = log_place(&args, kernel.as_ref())?;
     let id = id(args.id, listen)?;
     let mut wanted = size(&args)?;
@@ -167,7 +170,7 @@ pub fn settings(args: DeviceArgs) -> Result<Settings, ConfigError> {
         place,
         fleet,
         keys,
-        next_name: Named::of(&next_text),
+        next_name: args.next.as_deref().and_then(Named::of),
         // With an RDMA NIC, clients connect to the device's TCP port, so no door can listen at it.
         ctl: !args.no_ctl && !by_nic,
         wanted,
@@ -205,22 +208,30 @@ pub fn relay_config(listen: SocketAddr, device: DeviceConfig, args: &DeviceArgs)
     }
 }
 
-/// Returns the address of `--next`. The address has the family of `--listen`.
-fn next_hop(text: &str, listen: SocketAddr, is_switch: bool) -> Result<SocketAddr, ConfigError> {
-    let found = hop_addresses("--next", text)?;
-    let fits = found.iter().find(|at| at.is_ipv4() == listen.is_ipv4());
-    let next = *fits.unwrap_or(&found[0]);
-    if next.is_ipv4() != listen.is_ipv4() {
-        return Err(ConfigError(format!(
-            "--listen {listen} and --next {next}: one is IPv4 and the other IPv6; give both the same way"
-        )));
+/// Returns the addresses of `--listen` and, if it is given, of `--next`.
+fn addresses(args: &DeviceArgs) -> Result<(SocketAddr, Option<SocketAddr>), ConfigError> {
+    let listen = required("--listen", "device", args.listen.as_deref())?;
+    let listen = udp_addresses("--listen", listen)?;
+    let next = args.next.as_deref();
+    match next.map(|next| hop_addresses("--next", next)).transpose()? {
+        None => Ok((listen[0], None)),
+        Some(next) => of_one_family(&listen, &next).map(|(listen, next)| (listen, Some(next))),
     }
-    if next == listen && !is_switch {
-        return Err(ConfigError(format!(
-            "--next {next} is this device itself: it must be the next device or the server"
-        )));
-    }
-    Ok(next)
+}
+
+/// Returns an address of `--listen` and an address of `--next`. Both have the same family, because one socket has both.
+fn of_one_family(
+    listen: &[SocketAddr],
+    next: &[SocketAddr],
+) -> Result<(SocketAddr, SocketAddr), ConfigError> {
+    let family = Family::common(&[listen, next]);
+    let both = family.and_then(|family| family.first(listen).zip(family.first(next)));
+    both.ok_or_else(|| {
+        ConfigError(format!(
+            "--listen {} and --next {}: one is IPv4 and the other IPv6; give both the same way",
+            listen[0], next[0]
+        ))
+    })
 }
 
 /// Returns the path of the log, and the kind of its medium.
@@ -388,6 +399,28 @@ mod tests {
     use pmnet_keys::{Cluster, KeyFile};
 
     use super::*;
+
+    /// Regression test: in a pod with addresses of both families the device refused a next hop that had only IPv4.
+    #[test]
+    fn listen_and_next_get_the_family_that_both_have() {
+        let chosen = |listen: &str, next: &str| {
+            let [listen, next] = [listen, next].map(|host| -> Vec<SocketAddr> {
+                let each = host.split_whitespace();
+                each.map(|at| at.parse().unwrap()).collect()
+            });
+            let (listen, next) = of_one_family(&listen, &next).map_err(|error| error.0)?;
+            Ok::<String, String>(format!("{listen} {next}"))
+        };
+        let own = "[fd00::1]:1 10.0.0.1:1";
+        let is = |text: &str| Ok(text.to_owned());
+        assert_eq!(chosen(own, "10.0.0.2:2"), is("10.0.0.1:1 10.0.0.2:2"));
+        assert_eq!(chosen(own, "[fd00::2]:2"), is("[fd00::1]:1 [fd00::2]:2"));
+        assert_eq!(chosen(own, own), is("10.0.0.1:1 10.0.0.1:1"));
+        assert_eq!(chosen("[fd00::2]:2", own), is("[fd00::2]:2 [fd00::1]:1"));
+        let refused = "--listen [fd00::2]:2 and --next 10.0.0.2:2: one is IPv4 and the other IPv6";
+        let error = chosen("[fd00::2]:2", "10.0.0.2:2").unwrap_err();
+        assert!(error.starts_with(refused), "{error}");
+    }
 
     /// Regression test: the server read entries without a MAC from such a log, and counted each of them as forged.
     #[test]

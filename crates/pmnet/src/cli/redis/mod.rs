@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use clap::Args;
-use pmnet_cli::{ConfigError, is_name, on_signals, warn_of_password};
+use pmnet_cli::{ConfigError, Family, is_name, on_signals, warn_of_password};
 use pmnet_client::{ClientConfig, ClientNode, Latest, Whereabouts};
 use pmnet_fleet::{FollowConfig, Follower};
 use pmnet_front::client::Counters;
@@ -314,10 +314,11 @@ fn watch(
     reach: Reach,
     whereabouts: Arc<Whereabouts>,
 ) -> anyhow::Result<Watch> {
-    let ipv4 = known[0].is_ipv4();
+    // The socket exists already, so its family stays.
+    let family = Family::of(&known[0]);
     let (mut before, mut places) = (known.clone(), known);
     Watch::start(hosts, move |found| {
-        let now = together(found, ipv4);
+        let now = together(found, family);
         let is_new = now.len() != before.len() || now.iter().any(|at| !before.contains(at));
         if now.is_empty() || !is_new {
             return;
@@ -326,7 +327,7 @@ fn watch(
         let Some(now) = reach.now(now) else { return };
         tracing::info!(devices = ?now, "the devices of --via have these addresses now");
         let all = now.into_iter().chain(places.drain(..)).collect();
-        places = together(&[all], ipv4);
+        places = together(&[all], family);
         whereabouts.tell(places.clone());
     })
 }

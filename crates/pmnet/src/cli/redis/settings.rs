@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use pmnet_cli::{ConfigError, address, bytes, open_files};
+use pmnet_cli::{ConfigError, Family, address, bytes, open_files};
 use pmnet_client::ClientConfig;
 use pmnet_fleet::{FollowConfig, Follower};
 use pmnet_front::limits::REPLY_BYTES_MAX;
@@ -228,28 +228,33 @@ pub fn devices(via: &str) -> Result<ClientConfig, ConfigError> {
         .map(|address| hop_addresses("--via", address.trim()))
         .collect::<Result<_, _>>()?;
     within("the addresses of --via:", found.len(), 1, CHAIN_MAX)?;
-    let head = found[0][0];
-    for of_one in &found {
-        if of_one.iter().all(|other| other.is_ipv4() != head.is_ipv4()) {
-            return Err(ConfigError(format!(
-                "--via: {head} and {} are of different families; give IPv4 or IPv6 addresses only",
-                of_one[0]
-            )));
-        }
-    }
-    let mut client = ClientConfig::new(head);
-    client.others = together(&found, head.is_ipv4()).split_off(1);
+    client_of(&found)
+}
+
+/// Returns the configuration of a client with these devices, each given by its addresses.
+fn client_of(found: &[Vec<SocketAddr>]) -> Result<ClientConfig, ConfigError> {
+    let all = Family::common(found).map_or_else(Vec::new, |family| together(found, family));
+    let Some((head, others)) = all.split_first() else {
+        let head = found[0][0];
+        let lacks = |host: &&Vec<SocketAddr>| Family::of(&head).first(host).is_none();
+        let other = found.iter().find(lacks).map_or(head, |host| host[0]);
+        return Err(ConfigError(format!(
+            "--via: {head} and {other} are of different families; give IPv4 or IPv6 addresses only"
+        )));
+    };
+    let mut client = ClientConfig::new(*head);
+    client.others = others.to_vec();
     Ok(client)
 }
 
 /// Returns the addresses of one family, each once: the first address of each host, then the second address of each
 /// host, and so on. The result has at most as many addresses as a chain can have devices.
-pub fn together(found: &[Vec<SocketAddr>], ipv4: bool) -> Vec<SocketAddr> {
+pub fn together(found: &[Vec<SocketAddr>], family: Family) -> Vec<SocketAddr> {
     let mut all: Vec<SocketAddr> = Vec::new();
     let longest = found.iter().map(Vec::len).max().unwrap_or(0);
     for place in 0..longest {
         for of_one in found {
-            let mut fitting = of_one.iter().filter(|at| at.is_ipv4() == ipv4);
+            let mut fitting = of_one.iter().filter(|at| Family::of(at) == family);
             if let Some(at) = fitting.nth(place)
                 && !all.contains(at)
                 && all.len() < CHAIN_MAX
@@ -403,6 +408,30 @@ mod tests {
         ] {
             let error = settings(args).err().unwrap().to_string();
             assert!(error.contains(says), "{error}");
+        }
+    }
+
+    /// Regression test: `localhost` was `::1` alone, and the device listened on `127.0.0.1`.
+    #[test]
+    fn devices_have_one_family_and_ipv4_if_all_have_it() {
+        let devices = |hosts: &[&str]| {
+            let host = |addresses: &&str| -> Vec<SocketAddr> {
+                let each = addresses.split_whitespace();
+                each.map(|at| at.parse().unwrap()).collect()
+            };
+            let hosts: Vec<_> = hosts.iter().map(host).collect();
+            let client = client_of(&hosts).map_err(|error| error.to_string())?;
+            Ok::<String, String>(via_text(client.heads()))
+        };
+        let (both, v4, v6) = ("[::1]:1 127.0.0.1:1", "127.0.0.2:2", "[::2]:2");
+        let all = |text: &str| Ok(text.to_owned());
+        assert_eq!(devices(&[both]), all("127.0.0.1:1"));
+        assert_eq!(devices(&[both, v4]), all("127.0.0.1:1,127.0.0.2:2"));
+        assert_eq!(devices(&[both, v6]), all("[::1]:1,[::2]:2"));
+        assert_eq!(devices(&[v6]), all(v6));
+        for hosts in [&[v6, v4][..], &[both, v4, v6], &[v4, both, v6]] {
+            let error = devices(hosts).unwrap_err();
+            assert!(error.contains("are of different families"), "{error}");
         }
     }
 
