@@ -56,7 +56,7 @@ pub fn place(process: &Process) -> SocketAddr {
 pub fn get(address: SocketAddr, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(ANSWERED_MAX)).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: pmnet\r\n\r\n").unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap();

@@ -20,7 +20,7 @@ use crate::lock;
 use crate::memory::Memory;
 use crate::sys;
 use crate::untouched::Untouched;
-use crate::uring::RingWriter;
+use crate::uring::{RingWriter, is_for_the_moment};
 
 /// A log in an ordinary file.
 #[derive(Debug)]
@@ -208,9 +208,15 @@ pub(crate) fn takes_direct(path: &Path) -> bool {
 }
 
 fn write_error(path: &Path, source: io::Error) -> MediaError {
+    let hint = if is_for_the_moment(&source) {
+        " (or raise the limit of threads, if the kernel could not create a thread for the write: TasksMax= of systemd, \
+         pids.max of the cgroup, ulimit -u)"
+    } else {
+        ""
+    };
     MediaError::Io {
         what: format!(
-            "PM1314 {}: a write failed, check the disk and restart the device",
+            "PM1314 {}: a write failed, check the disk and restart the device{hint}",
             path.display()
         ),
         source,

@@ -177,6 +177,102 @@ fn after_a_failed_write_nothing_is_accepted() {
     }
 }
 
+/// Name of the variable with the folder for [`limited`].
+const LIMITED: &str = "PMNET_TEST_LIMITED";
+
+/// The kernel creates a thread for a write to a file, and cancels the write if the limit of threads is reached. The limit
+/// does not bind root, so the test runs once more as another user, in a process of its own.
+#[test]
+fn a_write_for_which_the_kernel_gets_no_thread_is_repeated() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
+    if let Some(folder) = std::env::var_os(LIMITED) {
+        return limited(Path::new(&folder));
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let open_to_all = || std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(directory.path(), open_to_all()).unwrap();
+    let own = std::env::current_exe().unwrap();
+    let mut command = if rustix::process::geteuid().is_root() {
+        // The other user may be unable to reach the program at its own place.
+        let copy = directory.path().join("program");
+        std::fs::copy(&own, &copy).unwrap();
+        std::fs::set_permissions(&copy, open_to_all()).unwrap();
+        let mut command = Command::new(copy);
+        command.uid(65_534).gid(65_534);
+        command
+    } else {
+        Command::new(own)
+    };
+    let name = "file::tests::a_write_for_which_the_kernel_gets_no_thread_is_repeated";
+    command.args([name, "--exact", "--nocapture"]);
+    let done = command
+        .env(LIMITED, directory.path())
+        .current_dir(directory.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&done.stdout);
+    let why = String::from_utf8_lossy(&done.stderr);
+    assert!(
+        done.status.success() && said.contains("1 passed"),
+        "{said}{why}"
+    );
+}
+
+fn limited(folder: &Path) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    use std::time::{Duration, Instant};
+    let maximum = getrlimit(Resource::Nproc).maximum;
+    let limit = |current| setrlimit(Resource::Nproc, Rlimit { current, maximum }).unwrap();
+    let open = |name: &str| {
+        let path = folder.join(name);
+        image::create(&path, crate::Kind::File, BYTES).unwrap();
+        let mut media = FileMedia::open(&path).unwrap();
+        media.store(100, b"first");
+        media
+    };
+    let ranges = std::slice::from_ref(&(100..105));
+
+    // The limit stays: the error names it, and nothing counts as durable.
+    let mut media = open("stays");
+    limit(Some(1));
+    assert!(std::thread::Builder::new().spawn(|| ()).is_err());
+    media.persist_start(ranges).unwrap();
+    let error = media.persist_poll(true).unwrap_err().to_string();
+    assert!(
+        error.contains("check the disk")
+            && error.contains("TasksMax=")
+            && error.contains("(os error 125)"),
+        "{error}"
+    );
+    assert!(matches!(media.persist_poll(true), Err(MediaError::Failed)));
+
+    // The limit is raised after four completions: refused writes, and the ends of pauses. The one write has more than
+    // one completion only if it was refused.
+    let mut media = {
+        limit(maximum);
+        let media = open("raised");
+        limit(Some(1));
+        media
+    };
+    let fd = media.wakeup_fd().unwrap();
+    media.persist_start(ranges).unwrap();
+    let mut turns = 0;
+    while !media.persist_poll(false).unwrap() {
+        let until = Instant::now() + Duration::from_secs(10);
+        assert!(crate::sys::wait_readable(fd, until).unwrap());
+        turns += 1;
+        if turns == 4 {
+            limit(maximum);
+        }
+    }
+    assert!(turns > 4, "{turns}");
+    drop(media);
+    let seen = FileMedia::open(&folder.join("raised")).unwrap();
+    assert_eq!(&seen.bytes()[100..105], b"first");
+}
+
 #[test]
 fn a_file_in_memory_does_not_claim_to_survive_power_loss() {
     let on_tmpfs = Path::new("/dev/shm");

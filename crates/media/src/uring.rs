@@ -27,6 +27,13 @@ const DEPTH: u32 = 16;
 const SLOTS: usize = 16;
 /// Largest write, in bytes.
 const SLOT_BYTES: usize = 64 * 1024;
+/// Pause before the refused writes of a batch are repeated. The ring itself measures the pause, and its end makes the
+/// ring's descriptor readable, so nobody sleeps, and no thread is needed.
+static PAUSE: types::Timespec = types::Timespec::new().nsec(10_000_000);
+/// Longest time in which each write of a batch may be refused. Then the batch fails.
+const REFUSED_MAX: Duration = Duration::from_secs(5);
+/// User data of a pause; that of a write is the number of its slot.
+const PAUSE_DATA: u64 = u64::MAX;
 /// Maximum number of repetitions of a submission that was interrupted, or refused for the moment.
 const SUBMIT_TRIES: usize = 1000;
 
@@ -38,6 +45,12 @@ pub(crate) struct RingWriter {
     slots: [Range<usize>; SLOTS],
     queue: VecDeque<Range<usize>>,
     in_flight: usize,
+    /// Error of a write that waits in the queue to be repeated.
+    refused: Option<io::Error>,
+    /// Whether a pause is in progress. No write is submitted before its end.
+    pauses: bool,
+    /// Time of the first refusal after the last write that succeeded.
+    refused_since: Option<Instant>,
     started: Instant,
     fd: RawFd,
 }
@@ -72,6 +85,9 @@ impl RingWriter {
             slots: std::array::from_fn(|_| 0..0),
             queue: VecDeque::new(),
             in_flight: 0,
+            refused: None,
+            pauses: false,
+            refused_since: None,
             started: Instant::now(),
             fd: file.as_raw_fd(),
         })
@@ -85,9 +101,10 @@ impl RingWriter {
     /// Begins to write these `blocks` of `image`, which are aligned to 4 KiB. The last batch must be complete.
     pub(crate) fn start(&mut self, blocks: &[Range<usize>], image: &Memory) -> io::Result<()> {
         debug_assert!(
-            self.in_flight == 0 && self.queue.is_empty(),
+            self.in_flight == 0 && self.queue.is_empty() && !self.pauses,
             "one batch at a time"
         );
+        self.refused_since = None;
         self.started = Instant::now();
         for block in blocks {
             let mut at = block.start;
@@ -105,8 +122,11 @@ impl RingWriter {
     pub(crate) fn poll(&mut self, image: &Memory, wait: bool) -> io::Result<bool> {
         let deadline = self.started + Duration::from_secs(PERSIST_SECONDS_MAX);
         loop {
-            if self.reap()? && !self.queue.is_empty() {
-                self.submit(image)?;
+            if self.reap()? && !self.queue.is_empty() && !self.pauses {
+                match self.refused.take() {
+                    Some(error) => self.pause(error)?,
+                    None => self.submit(image)?,
+                }
             }
             if self.in_flight == 0 && self.queue.is_empty() {
                 return Ok(true);
@@ -129,11 +149,15 @@ impl RingWriter {
         let mut result = Ok(());
         for completion in self.ring.completion() {
             any = true;
+            if completion.user_data() == PAUSE_DATA {
+                self.pauses = false;
+                continue;
+            }
             self.in_flight -= 1;
             let slot = usize::try_from(completion.user_data()).expect("user data is a slot number");
             let wanted = std::mem::replace(&mut self.slots[slot], 0..0);
             match usize::try_from(completion.result()) {
-                Ok(written) if written == wanted.len() => {}
+                Ok(written) if written == wanted.len() => self.refused_since = None,
                 // After a short write of at least one block, the rest is written again, from a block boundary.
                 Ok(written) if written >= BLOCK => {
                     self.queue
@@ -142,16 +166,38 @@ impl RingWriter {
                 Ok(_) => result = Err(io::ErrorKind::WriteZero.into()),
                 Err(_) => {
                     let error = io::Error::from_raw_os_error(-completion.result());
-                    match error.kind() {
-                        io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock => {
-                            self.queue.push_back(wanted)
-                        }
-                        _ => result = Err(error),
+                    if is_for_the_moment(&error) {
+                        self.queue.push_back(wanted);
+                        self.refused = Some(error);
+                    } else {
+                        result = Err(error);
                     }
                 }
             }
         }
         result.map(|()| any)
+    }
+
+    /// Begins a pause, after which the queued pieces are submitted. `why`: the error of a refused write.
+    ///
+    /// A repetition weakens no promise. The batch is complete only when each of its pieces has been written with
+    /// success, and each such write is durable by itself (`O_DSYNC`), so their order does not matter. A refused write
+    /// has completed: the kernel no longer uses its slot. The repetition goes to the same place. If a store has changed
+    /// these bytes since, the newer bytes are written, as in a piece that had to wait for a slot.
+    ///
+    /// # Errors
+    /// `why`, if each write has been refused for [`REFUSED_MAX`].
+    fn pause(&mut self, why: io::Error) -> io::Result<()> {
+        let now = Instant::now();
+        if now - *self.refused_since.get_or_insert(now) >= REFUSED_MAX {
+            return Err(why);
+        }
+        self.pauses = true;
+        let entry = opcode::Timeout::new(&raw const PAUSE).build();
+        // SAFETY: the time is a constant that lives as long as the process.
+        let pushed = unsafe { self.ring.submission().push(&entry.user_data(PAUSE_DATA)) };
+        pushed.expect("the submission queue is empty after each submission");
+        self.enter()
     }
 
     /// Submits queued pieces to the kernel, up to the number of free slots.
@@ -178,6 +224,11 @@ impl RingWriter {
             self.slots[slot] = piece;
             self.in_flight += 1;
         }
+        self.enter()
+    }
+
+    /// Gives the entries of the submission queue to the kernel.
+    fn enter(&mut self) -> io::Result<()> {
         for _try in 0..SUBMIT_TRIES {
             match self.ring.submit() {
                 Ok(_) => return Ok(()),
@@ -193,6 +244,16 @@ impl RingWriter {
         }
         Err(io::ErrorKind::WouldBlock.into())
     }
+}
+
+/// Returns whether a write with this error may succeed if it is repeated. The kernel cancels a write if it cannot create
+/// a thread for it (`ECANCELED`).
+pub(crate) fn is_for_the_moment(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ECANCELED)
+        || matches!(
+            error.kind(),
+            io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock
+        )
 }
 
 impl Drop for RingWriter {

@@ -211,9 +211,14 @@ pub fn get(spot: &Spot, path: &str) -> anyhow::Result<String> {
     socket
         .connect_timeout(&address, ANSWER_MAX)
         .context("it cannot be reached")?;
+    // A port at a loopback address answers only requests to an address, or to localhost.
+    let named = match &spot.place {
+        Place::Tcp(address) => address.to_string(),
+        Place::Unix(_) => "localhost".to_owned(),
+    };
     match &spot.scheme {
-        Scheme::Https { host, query } => exchange(speak_tls(socket, host, query)?, path),
-        Scheme::Bare | Scheme::Http => exchange(socket, path),
+        Scheme::Https { host, query } => exchange(speak_tls(socket, host, query)?, &named, path),
+        Scheme::Bare | Scheme::Http => exchange(socket, &named, path),
     }
 }
 
@@ -238,8 +243,8 @@ fn told(error: std::io::Error) -> anyhow::Error {
     }
 }
 
-fn exchange(mut stream: impl Read + Write, path: &str) -> anyhow::Result<String> {
-    let request = format!("GET {path} HTTP/1.1\r\nHost: pmnet\r\nConnection: close\r\n\r\n");
+fn exchange(mut stream: impl Read + Write, host: &str, path: &str) -> anyhow::Result<String> {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     stream
         .write_all(request.as_bytes())
         .and_then(|()| stream.flush())

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use mio::net::{TcpStream, UnixStream};
 
+use crate::host;
 use crate::page::POLICY;
 
 /// Maximum length of the head of a request, in bytes.
@@ -108,6 +109,8 @@ pub struct Request {
     pub path: String,
     /// The value of the request's header `Accept`.
     pub accept: String,
+    /// The request names no host other than this machine.
+    pub is_local: bool,
 }
 
 /// An answer.
@@ -189,10 +192,14 @@ fn parse(bytes: &[u8]) -> Parsed {
     let accept = accept.map_or("", |header| {
         std::str::from_utf8(header.value).unwrap_or_default()
     });
+    let target = request.path.unwrap_or("/");
+    let hosts = request.headers.iter();
+    let hosts = hosts.filter(|header| header.name.eq_ignore_ascii_case("host"));
     Parsed::Request(Request {
         head_only,
-        path: path(request.path.unwrap_or("/")).to_owned(),
+        path: path(target).to_owned(),
         accept: accept.to_owned(),
+        is_local: host::is_local(target, hosts.map(|header| header.value)),
     })
 }
 
@@ -341,7 +348,8 @@ mod tests {
             Parsed::Request(Request {
                 head_only: false,
                 path: "/metrics".into(),
-                accept: "text/plain".into()
+                accept: "text/plain".into(),
+                is_local: false,
             })
         );
         for (target, wanted) in [

@@ -13,6 +13,7 @@
 mod board;
 mod connection;
 mod guard;
+mod host;
 mod json;
 mod metric;
 mod page;

@@ -18,7 +18,7 @@ use crate::Guard;
 use crate::connection::{Answer, Connection, Request, Stream, Then};
 use crate::source::{About, Shown};
 use crate::text::Form;
-use crate::{json, page, text};
+use crate::{host, json, page, text};
 
 /// Maximum number of connections at a time. A further connection displaces the oldest connection of the host that has
 /// the most connections, so that one host cannot lock out the others. A connection whose client has shown a certificate
@@ -366,7 +366,14 @@ impl Port {
             return;
         };
         let (about, shown, began) = (&self.about, &self.shown, self.began);
-        let then = connection.turn(&mut |request| answer(about, shown, began, now, request));
+        let is_open = !is_for_this_machine(&self.place, self.guard.as_ref());
+        let then = connection.turn(&mut |request| {
+            if is_open || request.is_local {
+                answer(about, shown, began, now, request)
+            } else {
+                host::refusal()
+            }
+        });
         if then == Then::Over {
             self.connections.remove(&number);
         }
@@ -376,6 +383,12 @@ impl Port {
         self.connections
             .retain(|_, connection| now < connection.due());
     }
+}
+
+/// Returns whether the port is only for programs on this machine that ask for it by a name of this machine. With TLS, a
+/// client checks the name, and needs a certificate.
+fn is_for_this_machine(place: &Place, guard: Option<&Guard>) -> bool {
+    matches!(place, Place::Tcp(address) if guard.is_none() && host::is_loopback(address.ip()))
 }
 
 fn answer(about: &About, shown: &Shown, began: Instant, now: Instant, request: &Request) -> Answer {

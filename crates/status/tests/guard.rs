@@ -55,7 +55,7 @@ impl Stand {
             stream.shake_hands()?;
         }
         // In TLS 1.3, a client learns only at this point that its certificate is refused.
-        let _refused = stream.write_all(b"GET /livez HTTP/1.1\r\n\r\n");
+        let _refused = stream.write_all(b"GET /livez HTTP/1.1\r\nHost: device.example\r\n\r\n");
         let _refused = stream.flush();
         let mut text = String::new();
         stream.read_to_string(&mut text)?;

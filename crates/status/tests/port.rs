@@ -109,7 +109,7 @@ impl Stand {
     fn get(&self, path: &str) -> (String, String) {
         answer(
             self.connect(),
-            &format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n"),
+            &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"),
         )
     }
 }
@@ -164,6 +164,49 @@ fn every_path_has_its_answer() {
     assert_eq!(stand.get("/metric").0, "404");
     let (status, body) = answer(stand.connect(), "HEAD /metrics HTTP/1.0\r\n\r\n");
     assert_eq!((status.as_str(), body.as_str()), ("200", ""));
+}
+
+/// A page of another host has its name resolved to a loopback address (DNS rebinding). The browser then lets the page
+/// read this port, but sends the page's host.
+#[test]
+fn a_port_at_a_loopback_address_answers_only_to_names_of_this_machine() {
+    let stand = stand();
+    let ask = |address: SocketAddr, path: &str, host: &str| {
+        let stream = TcpStream::connect(address).unwrap();
+        answer(
+            stream,
+            &format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"),
+        )
+    };
+    let own = stand.address();
+    let paths = ["/", "/metrics", "/livez", "/readyz", "/api/v1/status"];
+    for path in paths {
+        let (status, why) = ask(own, path, &format!("evil.example:{}", own.port()));
+        assert_eq!(status, "403", "{path}");
+        assert!(
+            why.contains("localhost") && why.contains("--status") && !why.contains("pmnet_"),
+            "{why}"
+        );
+        for host in [&own.to_string(), "localhost", "[::1]:9464"] {
+            assert_eq!(ask(own, path, host).0, "200", "{path} {host}");
+        }
+    }
+    let proxied = "GET http://evil.example/metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    assert_eq!(answer(stand.connect(), proxied).0, "403");
+    // Other ports are for other machines, which know them by any name.
+    let place = Place::Tcp(SocketAddr::from(([0, 0, 0, 0], 0)));
+    let port = StatusPort::open(place, None, ABOUT, stand.shown.clone()).unwrap();
+    let Some(Place::Tcp(open)) = port.place() else {
+        panic!("{port:?}")
+    };
+    let reached = SocketAddr::from(([127, 0, 0, 1], open.port()));
+    assert_eq!(ask(reached, "/livez", "device.example").0, "200");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("status.sock");
+    let _port = StatusPort::open(Place::Unix(path.clone()), None, ABOUT, stand.shown.clone());
+    let request = "GET /livez HTTP/1.1\r\nHost: any.example\r\n\r\n";
+    let (status, _) = answer(UnixStream::connect(&path).unwrap(), request);
+    assert_eq!(status, "200");
 }
 
 /// A browser gets the page and its files from this port. The policy forbids it to ask another host.

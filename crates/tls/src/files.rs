@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
@@ -106,7 +106,23 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 }
 
 fn key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
-    PrivateKeyDer::from_pem_file(path).map_err(|error| file_error(path, error))
+    let text = std::fs::read(path).map_err(|error| file_error(path, error))?;
+    PrivateKeyDer::from_pem_slice(&text).map_err(|error| match error {
+        _ if is_encrypted(&text) => file_error(
+            path,
+            "the key is encrypted; decrypt it, e.g. openssl pkey -in FILE -out NEWFILE",
+        ),
+        pem::Error::NoItemsFound => file_error(path, "there is no private key in it"),
+        error => file_error(path, error),
+    })
+}
+
+/// Returns whether a line of this file, which has no usable key, says that a key is encrypted.
+fn is_encrypted(text: &[u8]) -> bool {
+    let mut lines = text.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+    lines.any(|line| {
+        line == b"-----BEGIN ENCRYPTED PRIVATE KEY-----" || line == b"Proc-Type: 4,ENCRYPTED"
+    })
 }
 
 /// Returns `named`, or by default the system's file of trusted authorities.

@@ -145,7 +145,7 @@ impl<T: Read + Write> Write for Stream<T> {
 
 #[cfg(test)]
 #[path = "../../../tests/shared/certificates.rs"]
-mod certificates;
+pub(crate) mod certificates;
 
 #[cfg(test)]
 mod tests {
@@ -294,6 +294,36 @@ mod tests {
         );
         drop(near);
         assert_eq!(server.read(&mut [0; 100]).unwrap(), 0);
+    }
+
+    /// Both kinds of encrypted keys: PKCS #8, and the older one of OpenSSL.
+    #[test]
+    fn a_key_that_is_encrypted_is_told() {
+        let files = files();
+        let (cert, key) = files.pair("client");
+        let plain = std::fs::read_to_string(&key).unwrap();
+        let pkcs8 = plain.replace("PRIVATE KEY", "ENCRYPTED PRIVATE KEY");
+        let head =
+            "-----BEGIN EC PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,0A0B";
+        let older = format!("{head}\n\nAAAA\n-----END EC PRIVATE KEY-----\n");
+        for (text, said) in [
+            (
+                &*pkcs8,
+                "client.key: the key is encrypted; decrypt it, e.g. openssl pkey",
+            ),
+            (
+                &older,
+                "client.key: the key is encrypted; decrypt it, e.g. openssl pkey",
+            ),
+            ("", "client.key: there is no private key in it"),
+        ] {
+            std::fs::write(&key, text).unwrap();
+            let (ca, identity) = (files.path("ca.pem"), Some((&*cert, &*key)));
+            let error = ClientTls::new("localhost", Some(&ca), identity).unwrap_err();
+            assert!(error.to_string().contains(said), "{error}");
+            let error = ServerTls::new(&cert, &key, &Clients::No).unwrap_err();
+            assert!(error.to_string().contains(said), "{error}");
+        }
     }
 
     #[test]

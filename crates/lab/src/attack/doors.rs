@@ -301,12 +301,13 @@ impl Talk {
 /// Makes one attempt at a status port. Returns the HTTP status of the answer.
 fn status(door: &Door, random: &mut fastrand::Rng) -> anyhow::Result<String> {
     let mut talk = Talk::begin(door)?;
-    let request = match random.u8(..6) {
+    let request = match random.u8(..7) {
         0 => format!("GET /metrics{} HTTP/1.1\r\n\r\n", "/x".repeat(9_000)).into_bytes(),
         1 => b"POST /metrics HTTP/1.1\r\nContent-Length: 4000000000\r\n\r\n".to_vec(),
         2 => format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(2_000)).into_bytes(),
         3 => b"DELETE /state HTTP/1.1\r\n\r\n".to_vec(),
-        4 => b"GET /../../etc/shadow HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
+        4 => b"GET /../../etc/shadow HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(),
+        5 => b"GET /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n".to_vec(),
         _ => std::iter::repeat_with(|| random.u8(..)).take(500).collect(),
     };
     talk.stream.write_all(&request)?;

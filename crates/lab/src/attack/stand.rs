@@ -321,7 +321,7 @@ impl Stand {
         let text = self.network.inside(role, || {
             let mut stream = TcpStream::connect_timeout(&STATUS, CALL_MAX)?;
             stream.set_read_timeout(Some(CALL_MAX))?;
-            write!(stream, "GET /metrics HTTP/1.1\r\nHost: pmnet\r\n\r\n")?;
+            write!(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
             let mut text = String::new();
             stream.read_to_string(&mut text)?;
             Ok(text)

@@ -66,7 +66,7 @@ fn ask_all(ports: &[SocketAddr], is_over: &Receiver<()>) -> anyhow::Result<()> {
 fn ask(port: SocketAddr) -> anyhow::Result<()> {
     let mut stream = TcpStream::connect_timeout(&port, ANSWER_MAX)?;
     stream.set_read_timeout(Some(ANSWER_MAX))?;
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: pmnet\r\n\r\n")?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
     ensure!(
