@@ -210,7 +210,7 @@ pub(crate) fn takes_direct(path: &Path) -> bool {
 fn write_error(path: &Path, source: io::Error) -> MediaError {
     MediaError::Io {
         what: format!(
-            "PM1314 {}: a write failed, check the disk and restart the device",
+            "PM1314 {}: a write failed. Nothing that was acknowledged is lost if the disk is whole: check the disk, and start the process again",
             path.display()
         ),
         source,
