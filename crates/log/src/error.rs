@@ -88,8 +88,8 @@ pub enum LogError {
     },
     /// Orders that were durable and not yet applied cannot be read.
     #[error(
-        "PM1210 the log is damaged: {total} orders that were durable cannot be read ({}). Remove this device \
-         from the chain, another copy serves; nothing was changed", list(orders, *total)
+        "PM1210 the log is damaged: {total} orders that were durable cannot be read ({}). Nothing was changed. {}",
+        list(orders, *total), WHEN_DAMAGED
     )]
     Damaged {
         /// The first [`DAMAGED_ORDERS_LISTED_MAX`](crate::DAMAGED_ORDERS_LISTED_MAX) such orders.
@@ -127,6 +127,11 @@ pub enum LogError {
     Media(#[from] MediaError),
 }
 
+/// Advice to the operator for a log that has lost entries, with several copies of the log and with one copy.
+pub const WHEN_DAMAGED: &str = "If the chain has more devices, remove this one: another copy serves. If this was the \
+                                only device, acknowledged writes that were not applied are at risk: keep the log; \
+                                `pmnet log inspect` shows which orders can be read";
+
 fn list(orders: &[u64], total: u64) -> String {
     let mut text = orders
         .iter()
@@ -162,3 +167,26 @@ impl fmt::Display for Full {
 }
 
 impl std::error::Error for Full {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression test: the text promised another copy also where this log is the only one.
+    #[test]
+    fn a_damaged_log_says_what_it_means_with_and_without_other_copies() {
+        let error = LogError::Damaged {
+            orders: vec![3],
+            total: 2,
+        };
+        let text = error.to_string();
+        for part in [
+            "2 orders that were durable cannot be read (3, …)",
+            "If the chain has more devices, remove this one",
+            "If this was the only device, acknowledged writes that were not applied are at risk",
+            "pmnet log inspect",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+}

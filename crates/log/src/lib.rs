@@ -27,7 +27,7 @@ mod superblock;
 
 pub use decide::{DAMAGED_ORDERS_LISTED_MAX, Decision, Slot, Summary, decide};
 pub use entry::{Entry, FRAME_LEN_MAX, HEADER_LEN_MAX, InvalidSlot, NewEntry, Payloads, frame_at};
-pub use error::{Full, LogError};
+pub use error::{Full, LogError, WHEN_DAMAGED};
 pub use held::Held;
 pub use layout::{
     BLOCK_BYTES, BUFFER_BYTES, BUFFERS_MIN, BadParameters, ENTRIES_MAX, ENTRIES_MIN, ENTRY_BYTES,

@@ -216,7 +216,7 @@ fn write_error(path: &Path, source: io::Error) -> MediaError {
     };
     MediaError::Io {
         what: format!(
-            "PM1314 {}: a write failed, check the disk and restart the device{hint}",
+            "PM1314 {}: a write failed. Nothing that was acknowledged is lost if the disk is whole: check the disk, and start the process again{hint}",
             path.display()
         ),
         source,

@@ -103,12 +103,42 @@ pub fn open_with(
     sync: Option<StoreSync>,
     shard: u32,
 ) -> Result<Box<dyn Store>, OpenError> {
+    Ok(match named(url, passwords, sync, shard)? {
+        Named::Redis(store) => store,
+        Named::Packet(place) => Box::new(PacketStore::open_at(place)?),
+        Named::Null => Box::new(NullStore::new()),
+    })
+}
+
+/// Checks the arguments of [`open_with`]. Opens and creates no file, and connects to no Redis.
+///
+/// # Errors
+/// [`OpenError`], as from [`open_with`].
+pub fn check(
+    url: &str,
+    passwords: &Passwords,
+    sync: Option<StoreSync>,
+    shard: u32,
+) -> Result<(), OpenError> {
+    named(url, passwords, sync, shard).map(drop)
+}
+
+/// The store that an address names. A packet store is not open yet.
+enum Named {
+    Redis(Box<RedisStore>),
+    Packet(packet::Place),
+    Null,
+}
+
+fn named(
+    url: &str,
+    passwords: &Passwords,
+    sync: Option<StoreSync>,
+    shard: u32,
+) -> Result<Named, OpenError> {
     if let Some(url) = redis::RedisUrl::read(url, passwords)? {
-        return Ok(Box::new(RedisStore::new(
-            url,
-            shard,
-            sync.unwrap_or_default(),
-        )?));
+        let store = RedisStore::new(url, shard, sync.unwrap_or_default())?;
+        return Ok(Named::Redis(Box::new(store)));
     }
     if passwords.store.is_some() || passwords.sentinel.is_some() {
         return Err(OpenError::Url {
@@ -124,10 +154,10 @@ pub fn open_with(
         return Err(OpenError::Kv { path: path.into() });
     }
     if let Some(address) = url.strip_prefix("packet:") {
-        return Ok(Box::new(PacketStore::open(address, shard)?));
+        return Ok(Named::Packet(packet::Place::parse(address, shard)?));
     }
     if url == "null:" {
-        return Ok(Box::new(NullStore::new()));
+        return Ok(Named::Null);
     }
     let shown = url.rsplit_once('@').map_or(url, |(_, place)| place);
     Err(OpenError::Scheme {

@@ -244,8 +244,9 @@ impl Change {
                 (Some(said), true) => return Err(answers(said)),
                 (Some(said), false) if self.ended.contains(id) => {
                     return Err(format!(
-                        "PM5102 device {id} had ended, and was started again, at {}: disable its service, stop it, and run the command again \
-                         with --is-stopped. The chain on record is as before",
+                        "PM5102 device {id} had ended, and was started again, at {}. The removal may still complete: look with pmnet ctl \
+                         status before you repeat the command. If the device is still in the chain, disable its service, stop it, and run \
+                         the command again with --is-stopped",
                         said.listen
                     ));
                 }

@@ -121,7 +121,7 @@ fn hint(error: &std::io::Error, address: &SocketAddr) -> String {
             return match owner_of_port("tcp", address.port()) {
                 Some(owner) => format!("; {owner} listens there: stop it or choose another port"),
                 None => {
-                    "; the process that had it has ended, and its old connections may hold the port for a minute: start this process again after that".into()
+                    "; no process was found that listens there now: perhaps it has just ended, or another address of this process has the same port".into()
                 }
             };
         }
@@ -130,4 +130,19 @@ fn hint(error: &std::io::Error, address: &SocketAddr) -> String {
         _ => "",
     };
     fixed.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression test: the text said that the port is free after a minute, although another address of this process
+    /// had the port.
+    #[test]
+    fn a_port_without_a_visible_owner_gets_a_neutral_text() {
+        let address = "127.0.0.1:1".parse().unwrap();
+        let text = hint(&ErrorKind::AddrInUse.into(), &address);
+        assert!(text.contains("no process was found"), "{text}");
+        assert!(text.contains("another address of this process"), "{text}");
+    }
 }

@@ -11,8 +11,8 @@ const EXAMPLES: &str = "\
 Examples:
   pmnet check --config /etc/pmnet/pmnet.toml
 
-Each section of the file is checked as its role would read it: keys, values, and their combinations. The command \
-looks names up, and reads the files of passwords and certificates. It opens nothing for writing, uses no port, and \
+Each section of the file is checked as its role would read it: keys, values, and their combinations. Devices of one \
+file must have their own logs, and devices of one chain their own ids. The command looks names up, and reads the files of passwords and certificates. It opens nothing for writing, uses no port, and \
 asks no other process. The exit code is 0 if the file is right, 2 if not.";
 
 /// The command line of `pmnet check`.
@@ -27,13 +27,10 @@ pub struct CheckArgs {
 /// Checks the file. Returns true if the file is valid. Otherwise returns an error with the reason.
 pub fn main(args: &CheckArgs) -> anyhow::Result<bool> {
     let sections = config::check(&args.config)?;
-    let sections = match sections.as_slice() {
-        [] => "no section".to_owned(),
-        some => some.join(", "),
-    };
     tell(format_args!(
-        "{} is right: {sections}",
-        args.config.display()
+        "{} is right: {}",
+        args.config.display(),
+        sections.join(", ")
     ));
     Ok(true)
 }

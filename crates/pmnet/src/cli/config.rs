@@ -32,11 +32,15 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::device::DeviceArgs;
+use super::device::{DeviceArgs, Devices};
 use super::memcached::MemcachedArgs;
 use super::redis::RedisArgs;
 use super::run::RunArgs;
 use super::server::ServerArgs;
+
+/// Error text for a file without a section of a role.
+pub const NO_ROLE: &str =
+    "the configuration has no role: write a section [server], [device], [redis] or [memcached]";
 
 /// Maximum size of a configuration file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -166,7 +170,8 @@ fn bad(path: &Path, what: &dyn Display) -> ConfigError {
 /// Checks a file in the same way as the roles when they read it. Returns the names of its sections.
 ///
 /// # Errors
-/// [`ConfigError`]: the file cannot be read, or a role would refuse its section.
+/// [`ConfigError`]: the file cannot be read, it has no section of a role, a role would refuse its section, or two of its
+/// devices have the same log or the same place in a chain.
 pub fn check(path: &Path) -> Result<Vec<String>, ConfigError> {
     let FileConfig {
         log_filter,
@@ -190,14 +195,20 @@ pub fn check(path: &Path) -> Result<Vec<String>, ConfigError> {
     for (name, args) in server.named("server") {
         checked(name, super::server::check(args))?;
     }
+    let mut devices = Devices::default();
     for (name, args) in device.named("device") {
-        checked(name, super::device::check(args))?;
+        let outcome = devices.add(&name, args);
+        checked(name, outcome)?;
     }
+    devices.go_together().map_err(|error| bad(path, &error))?;
     for (name, args) in redis.named("redis") {
         checked(name, super::redis::check(args))?;
     }
     for (name, args) in memcached.named("memcached") {
         checked(name, super::memcached::check(args))?;
+    }
+    if found.is_empty() {
+        return Err(bad(path, &NO_ROLE));
     }
     Ok(found)
 }

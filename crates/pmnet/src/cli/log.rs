@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use pmnet_cli::{tell, tell_all};
-use pmnet_log::{Decision, Entry, Media, Scan};
+use pmnet_log::{Decision, Entry, Media, Scan, WHEN_DAMAGED};
 use serde_json::{Value, json};
 
 /// Maximum number of entries that the command lists.
@@ -115,8 +115,7 @@ fn verdict(decision: &Decision) -> String {
             tail - applied
         ),
         Decision::Damaged { orders, total } => format!(
-            "DAMAGED: {total} orders that were durable cannot be read: {orders:?}{}. Remove the \
-             device from the chain, another copy serves",
+            "DAMAGED: {total} orders that were durable cannot be read: {orders:?}{}. {WHEN_DAMAGED}",
             if u64::try_from(orders.len()).is_ok_and(|listed| listed < *total) {
                 " and more"
             } else {
@@ -125,7 +124,7 @@ fn verdict(decision: &Decision) -> String {
         ),
         Decision::SuperblockBehind { order } => format!(
             "DAMAGED: entry {order} is of a later epoch or incarnation than the superblocks, which \
-             were set back. Remove the device from the chain, another copy serves"
+             were set back. {WHEN_DAMAGED}"
         ),
     }
 }

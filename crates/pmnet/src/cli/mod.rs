@@ -125,6 +125,21 @@ enum Command {
     Doctor(crate::doctor::DoctorArgs),
 }
 
+impl Command {
+    /// Returns the name of the command, if it starts a process that serves until it is ended.
+    const fn role(&self) -> Option<&'static str> {
+        Some(match self {
+            Command::Run(_) => "run",
+            Command::Server(_) => "server",
+            Command::Device(_) => "device",
+            Command::Redis(_) => "redis",
+            Command::Memcached(_) => "memcached",
+            Command::Controller(_) => "controller",
+            _ => return None,
+        })
+    }
+}
+
 /// Returns the definition of the whole command line. The reference is generated from this definition.
 #[must_use]
 pub fn definition() -> clap::Command {
@@ -140,12 +155,23 @@ pub fn is_command_line(arguments: &[&str]) -> bool {
 /// Parses the command line of this process, and runs the command.
 #[must_use]
 pub fn main() -> ExitCode {
-    let cli = match parse_by::<Cli>(environment::with_variables(Cli::command())) {
+    let root = environment::with_variables(Cli::command());
+    let cli = match parse_by::<Cli>(root.clone()) {
         Ok(cli) => cli,
         Err(code) => return code,
     };
+    finish("pmnet", cli.log_json, "info", || {
+        if let Some(role) = cli.command.role() {
+            environment::warn_of_unknown(&root, role);
+        }
+        execute(&cli.command)
+    })
+}
+
+/// Runs the command.
+fn execute(command: &Command) -> anyhow::Result<bool> {
     let file = |common: &CommonArgs| config::read(common.config.as_deref());
-    finish("pmnet", cli.log_json, "info", || match &cli.command {
+    match command {
         Command::Run(command) => run::main(command),
         Command::Server(command) => {
             server::main(command, file(&command.common)?.server.only("server")?)
@@ -168,5 +194,5 @@ pub fn main() -> ExitCode {
         Command::Status(args) => status::main(args),
         Command::Top(args) => crate::top::main(args),
         Command::Doctor(args) => crate::doctor::main(args),
-    })
+    }
 }

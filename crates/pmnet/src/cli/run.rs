@@ -181,9 +181,7 @@ fn roles(file: FileConfig) -> Result<Vec<(String, Role)>, ConfigError> {
     let others = others.map(|(name, args)| (name, Role::Memcached(args)));
     let all: Vec<_> = servers.chain(devices).chain(fronts).chain(others).collect();
     if all.is_empty() {
-        return Err(ConfigError(
-            "the configuration has no role: write a section [server], [device], [redis] or [memcached]".into(),
-        ));
+        return Err(ConfigError(config::NO_ROLE.into()));
     }
     Ok(all)
 }

@@ -271,6 +271,10 @@ impl StoreAt {
     fn open(&self) -> Result<Box<dyn Store>, OpenError> {
         pmnet_store::open_with(&self.url, &self.passwords, self.sync, self.shard)
     }
+
+    fn check(&self) -> Result<(), OpenError> {
+        pmnet_store::check(&self.url, &self.passwords, self.sync, self.shard)
+    }
 }
 
 fn password_files(args: &ServerArgs) -> PasswordFiles {
@@ -322,16 +326,12 @@ fn settings(args: ServerArgs) -> Result<Settings, ConfigError> {
     })
 }
 
-/// Checks these settings in the same way as [`main`]. A packet store is not opened.
+/// Checks these settings in the same way as [`main`]. No store is opened, because that would make a packet store's file.
 pub fn check(args: ServerArgs) -> Result<(), ConfigError> {
     status::at(args.status.as_deref())?;
     let Settings { store, .. } = settings(args)?;
-    // Opening a packet store would make its file, so a packet store's address is not opened here.
-    if !store.url.starts_with("packet:") {
-        let opened = store.open();
-        opened.map_err(|error| ConfigError(format!("--store: {error}")))?;
-    }
-    Ok(())
+    let checked = store.check();
+    checked.map_err(|error| ConfigError(format!("--store: {error}")))
 }
 
 /// A device's log, as the server's source of updates.

@@ -150,9 +150,45 @@ fn a_file_is_checked_and_nothing_is_started() {
             "[memcached]\nlisten = \"127.0.0.1:11211\"\nvia = \"127.0.0.1:51000\"\nstatus = \"unix:x\"\n",
             "[memcached]: --status unix:x",
         ),
+        (
+            "[redis]\nlisten = \"127.0.0.1:6380\"\nvia = \"127.0.0.1:51000\"\nassume-ok = [\"INCR\"]\n",
+            "[redis]: --assume-ok: INCR cannot be acknowledged early",
+        ),
+        (
+            "[redis]\nlisten = \"127.0.0.1:6380\"\nvia = \"127.0.0.1:51000\"\nassume-ok = [\"FOO\"]\n",
+            "[redis]: --assume-ok: there is no command \"FOO\"",
+        ),
+        (
+            "[redis]\nlisten = \"127.0.0.1:6380\"\nvia = \"127.0.0.1:51000\"\ndirect = \"redis://u%zz@h\"\n",
+            "[redis]: --direct: ",
+        ),
         ("[devise]\n", "devise"),
+        ("", "the configuration has no role"),
+        (
+            "log-filter = \"info\"\n[run]\n",
+            "the configuration has no role",
+        ),
     ] {
         let (code, text) = check(wrong);
         assert!(code == Some(2) && text.contains(why), "{code:?} {text}");
     }
+    // The address of a packet store is checked, and no store is made.
+    let store = places.path("never.store");
+    let packet = |more: &str| {
+        let url = format!("packet:{}", store.display());
+        format!("[server]\nlisten = \"127.0.0.1:51500\"\nstore = \"{url}{more}\n")
+    };
+    let (code, text) = check(&packet("?size=64M\""));
+    assert!(code == Some(0), "{text}");
+    let bare = "[server]\nlisten = \"127.0.0.1:51500\"\nstore = \"packet:\"\n";
+    for (wrong, why) in [
+        (packet("?size=1T\""), "size=1T: a number of bytes"),
+        (packet("?siz=3\""), "siz=3: an unknown setting"),
+        (packet("\"\nstore-sync = \"none\""), "PM2121"),
+        (bare.to_owned(), "the path is missing"),
+    ] {
+        let (code, text) = check(&wrong);
+        assert!(code == Some(2) && text.contains(why), "{code:?} {text}");
+    }
+    assert!(!store.exists());
 }

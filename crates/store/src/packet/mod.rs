@@ -24,7 +24,7 @@ use crate::rows::{Fault, Row};
 use crate::types::{Cursors, Keyspace, SWEPT_ROWS};
 use crate::{OpenError, embedded, types};
 use holder::{Alone, Holder, Reopen, Writing};
-use place::Place;
+pub(crate) use place::Place;
 use rows::{Keep, ReadRows, WriteRows};
 
 pub use backup::{Backup, back_up_packet_store};
@@ -114,7 +114,11 @@ impl Served<Alone> {
     /// [`OpenError::Packet`]: the file is in use, holds something else, belongs to another shard, is damaged, or cannot
     /// be read or made; [`OpenError::Random`].
     pub fn open(address: &str, shard: u32) -> Result<PacketStore, OpenError> {
-        let place = Place::parse(address, shard)?;
+        PacketStore::open_at(Place::parse(address, shard)?)
+    }
+
+    /// Opens the store at this place, or creates it.
+    pub(crate) fn open_at(place: Place) -> Result<PacketStore, OpenError> {
         Ok(Served {
             holder: Alone {
                 map: Some(place.open()?),

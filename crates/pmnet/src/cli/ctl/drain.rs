@@ -69,13 +69,22 @@ pub(super) fn of(client: &ClientConfig, wait: Duration, args: &CtlArgs) -> anyho
             "everything that was acknowledged {seconds:.1} s ago, and before, is in the database"
         )),
         Some(false) => tell(format_args!(
-            "not within {} s: the server or its database does not run, or the chain is not whole (see their logs), or no \
-             device of {} is there. Nothing was changed",
+            "not within {} s: the server or its database does not run, or the chain is not whole (see their logs), no \
+             device of {} is there, or the keys differ ({}). Nothing was changed",
             wait.as_secs(),
-            devices.join(", ")
+            devices.join(", "),
+            keys_hint(args.key.is_some())
         )),
     }
     Ok(drained.unwrap_or(true))
+}
+
+/// Returns the text for an operator whose keys may differ from those of the devices, which answer only their own keys.
+const fn keys_hint(has_key: bool) -> &'static str {
+    match has_key {
+        true => "compare the file of --key with those of the devices: pmnet key show",
+        false => "this command has no key: if the devices have keys, give --key FILE",
+    }
 }
 
 fn ask(client: ClientConfig, wait: Duration) -> anyhow::Result<bool> {

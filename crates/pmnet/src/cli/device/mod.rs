@@ -11,6 +11,7 @@ mod relay;
 mod settings;
 mod store;
 mod supervisor;
+mod together;
 mod verbs;
 
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use pmnet_client::Stop;
 pub use self::args::{DeviceArgs, MediaArg};
 use self::settings::{Place, Settings, each, settings};
 use self::supervisor::serve;
+pub use self::together::Devices;
 use super::common::{CommonArgs, copies};
 use super::names::wait_until_known;
 use super::process::{Part, Process};
@@ -171,7 +173,7 @@ pub fn run(args: DeviceArgs, again: Again<DeviceArgs>, part: &Part<'_>) -> anyho
     let other = Arc::clone(&wanted);
     part.on_new_settings(&args, again, move |new| {
         let (other, copies) = (Arc::clone(&other), copies(new.copies)?);
-        check(new).map(|()| -> Commit { Box::new(move || other.store(copies, Ordering::Relaxed)) })
+        check(new).map(|_| -> Commit { Box::new(move || other.store(copies, Ordering::Relaxed)) })
     });
     if !wait_until_known("--next", args.next.as_deref())? {
         return Ok(true);
@@ -191,17 +193,18 @@ pub fn run(args: DeviceArgs, again: Again<DeviceArgs>, part: &Part<'_>) -> anyho
         .map(|()| true)
 }
 
-/// Checks these settings in the same way as [`main`].
-pub fn check(args: DeviceArgs) -> Result<(), ConfigError> {
+/// Checks these settings in the same way as [`main`]. Returns the settings of each shard.
+fn check(args: DeviceArgs) -> Result<Vec<Settings>, ConfigError> {
     copies(args.copies)?;
     status::at(args.status.as_deref())?;
     let shards = args.shards.unwrap_or(1);
     let first = settings(args)?;
     check_shards(&first, shards)?;
     if shards > 1 {
-        each(&first, shards)?;
+        each(&first, shards)
+    } else {
+        Ok(vec![first])
     }
-    Ok(())
 }
 
 /// Checks whether one process can serve this number of shards.
@@ -264,7 +267,7 @@ mod tests {
         let checked = |more: &str| {
             let text = format!("listen = \"127.0.0.1:51000\"\n{more}");
             let args: DeviceArgs = toml::from_str(&text).unwrap();
-            check(args).map_err(|error| error.0)
+            check(args).map(drop).map_err(|error| error.0)
         };
         let relay = "next = \"127.0.0.1:51500\"\nlog = \"/a\"\nmedia = \"dram\"\n";
         for shards in [1, 2, 64] {

@@ -242,6 +242,11 @@ fn log_place(
     let (log, media) = (args.log.clone(), args.media);
     let Some(kernel) = kernel else {
         let path = required("--log", "device", log)?;
+        if path.as_os_str().is_empty() {
+            return Err(ConfigError(
+                "--log is empty: give the path of the log".into(),
+            ));
+        }
         let kind = match required("--media", "device", media)? {
             MediaArg::File => Kind::File,
             MediaArg::Dram => Kind::Dram,

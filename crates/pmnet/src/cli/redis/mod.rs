@@ -37,7 +37,7 @@ pub(super) use settings::{
     CONNECTIONS_MAX, DEADLINE_MS_MAX, KEEPALIVE_SECONDS_MAX, NOWHERE, SPIN_US_MAX, Settings,
     devices, located, places, within, within_files,
 };
-use settings::{settings, together, via_text};
+use settings::{check_direct, settings, together, via_text};
 #[cfg(test)]
 pub(super) use sharded::look_at;
 pub(super) use sharded::{Shards, is_same, look};
@@ -219,7 +219,7 @@ pub fn check(args: RedisArgs) -> Result<(), ConfigError> {
     status::at(args.status.as_deref())?;
     match args.shards.clone() {
         Some(path) => sharded::check(&path, args),
-        None => settings(args).map(drop),
+        None => check_direct(&settings(args)?.front),
     }
 }
 

@@ -9,6 +9,8 @@ use pmnet_cli::{ConfigError, Family, address, bytes, open_files};
 use pmnet_client::ClientConfig;
 use pmnet_fleet::{FollowConfig, Follower};
 use pmnet_front::limits::REPLY_BYTES_MAX;
+use pmnet_front::store::StoreAddress;
+use pmnet_front::table::Table;
 use pmnet_front::{Cache, FrontConfig, ReadFrom};
 use pmnet_wire::Payloads;
 use pmnet_wire::record::CHAIN_MAX;
@@ -61,6 +63,13 @@ impl Settings {
     }
 }
 
+/// Checks the address of `--direct`, as the front does when it starts.
+pub(super) fn check_direct(front: &FrontConfig) -> Result<(), ConfigError> {
+    let address = front.direct.as_deref().map(StoreAddress::parse);
+    let checked = address.transpose().map(drop);
+    checked.map_err(|error| ConfigError(format!("--direct: {error}")))
+}
+
 /// Returns addresses in the form of the value of `--via`.
 pub fn via_text(devices: impl Iterator<Item = SocketAddr>) -> String {
     let devices: Vec<String> = devices.map(|device| device.to_string()).collect();
@@ -105,6 +114,7 @@ pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
         front.direct_password = Some(secret("--direct-password-file", &path)?);
     }
     front.assume_ok = args.assume_ok.unwrap_or_default();
+    Table::new(&front.assume_ok).map_err(|error| ConfigError(error.to_string()))?;
     if let Some(micros) = args.spin_us {
         within("--spin-us", micros, 0, SPIN_US_MAX)?;
         front.spin_micros = micros;

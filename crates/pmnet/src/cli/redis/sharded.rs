@@ -20,7 +20,7 @@ use toml::{Table, Value};
 use super::super::process::Part;
 use super::super::reload::{Again, Section, differing, need_restart};
 use super::fresh::keep_fresh;
-use super::settings::{Settings, settings, within_files};
+use super::settings::{Settings, check_direct, settings, within_files};
 use super::{RedisArgs, Running as RunningFront, Way, log_end, show, take_password};
 use crate::status::{FrontBoard, RouterBoard};
 
@@ -156,7 +156,9 @@ pub fn vias(path: &Path) -> Vec<String> {
 
 /// Checks a map file. `args`: the settings that entries inherit.
 pub fn check(path: &Path, args: RedisArgs) -> Result<(), ConfigError> {
-    read(path, &args.of_all_shards()).map(drop)
+    let shards = read(path, &args.of_all_shards())?;
+    let mut fronts = shards.settings.iter().map(|settings| &settings.front);
+    fronts.try_for_each(check_direct)
 }
 
 /// Returns the contents of a map file, for a command that only reads it.
