@@ -74,7 +74,7 @@ impl Seldom {
 impl Door {
     /// Opens the listening socket. `tls`: clients speak TLS, so they cannot read an error in plain text.
     pub(crate) fn open(address: SocketAddr, tls: bool) -> Result<Door, FrontError> {
-        let listen = |source| FrontError::Listen { address, source };
+        let listen = |source| FrontError::listen(address, source);
         Ok(Door {
             listener: open_listener(address).map_err(listen)?,
             ready: false,

@@ -97,12 +97,14 @@ impl FrontConfig {
 #[derive(Debug, thiserror::Error)]
 pub enum FrontError {
     /// The front cannot listen on the address.
-    #[error("cannot listen on {address}: {source}{}", hint(.source, .address))]
+    #[error("cannot listen on {address}: {source}{hint}")]
     Listen {
         /// The address.
         address: SocketAddr,
         /// The error of the operating system.
         source: std::io::Error,
+        /// Advice, or an empty text.
+        hint: String,
     },
     /// A command of `--assume-ok` cannot be acknowledged early.
     #[error(transparent)]
@@ -115,13 +117,25 @@ pub enum FrontError {
     Loop(#[from] std::io::Error),
 }
 
+impl FrontError {
+    /// Makes the error for an address on which the front cannot listen. The owner of the port is looked for now, because
+    /// this process may have the port itself, and closes it when it ends with this error.
+    pub(crate) fn listen(address: SocketAddr, source: std::io::Error) -> FrontError {
+        FrontError::Listen {
+            address,
+            hint: hint(&source, &address),
+            source,
+        }
+    }
+}
+
 fn hint(error: &std::io::Error, address: &SocketAddr) -> String {
     let fixed = match error.kind() {
         ErrorKind::AddrInUse => {
             return match owner_of_port("tcp", address.port()) {
                 Some(owner) => format!("; {owner} listens there: stop it or choose another port"),
                 None => {
-                    "; no process was found that listens there now: perhaps it has just ended, or another address of this process has the same port".into()
+                    "; no process was found that listens there: perhaps it has just ended. Start this process again, or choose another port".into()
                 }
             };
         }
@@ -136,13 +150,23 @@ fn hint(error: &std::io::Error, address: &SocketAddr) -> String {
 mod tests {
     use super::*;
 
-    /// Regression test: the text said that the port is free after a minute, although another address of this process
-    /// had the port.
+    /// Regression test: the owner was looked for when the text was shown. If the port was that of this process, the
+    /// port was closed by then, and the text said that its owner had ended.
+    #[test]
+    fn the_owner_of_a_port_is_found_although_it_is_this_process_and_ends() {
+        let status = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = status.local_addr().unwrap();
+        let error = FrontError::listen(address, ErrorKind::AddrInUse.into());
+        drop(status);
+        let text = error.to_string();
+        let owner = format!("; process {} (", std::process::id());
+        assert!(text.contains(&owner), "{text}");
+    }
+
     #[test]
     fn a_port_without_a_visible_owner_gets_a_neutral_text() {
         let address = "127.0.0.1:1".parse().unwrap();
-        let text = hint(&ErrorKind::AddrInUse.into(), &address);
-        assert!(text.contains("no process was found"), "{text}");
-        assert!(text.contains("another address of this process"), "{text}");
+        let text = FrontError::listen(address, ErrorKind::AddrInUse.into()).to_string();
+        assert!(text.contains("; no process was found"), "{text}");
     }
 }

@@ -78,7 +78,7 @@ impl FrontConfig {
 #[derive(Debug, thiserror::Error)]
 pub enum FrontError {
     /// The front cannot use the address.
-    #[error("cannot listen on {address} ({protocol}): {source}{}", hint(.source, .protocol, .address))]
+    #[error("cannot listen on {address} ({protocol}): {source}{hint}")]
     Listen {
         /// The protocol: "TCP" or "UDP".
         protocol: &'static str,
@@ -86,10 +86,29 @@ pub enum FrontError {
         address: SocketAddr,
         /// Error of the operating system.
         source: io::Error,
+        /// Advice, or an empty text.
+        hint: String,
     },
     /// The event loop cannot poll, or register a socket.
     #[error("event loop: {0}")]
     Loop(#[from] io::Error),
+}
+
+impl FrontError {
+    /// Makes the error for an address that the front cannot use. The owner of the port is looked for now, because this
+    /// process may have the port itself, and closes it when it ends with this error.
+    pub(crate) fn listen(
+        protocol: &'static str,
+        address: SocketAddr,
+        source: io::Error,
+    ) -> FrontError {
+        FrontError::Listen {
+            protocol,
+            address,
+            hint: hint(&source, protocol, &address),
+            source,
+        }
+    }
 }
 
 fn hint(error: &io::Error, protocol: &str, address: &SocketAddr) -> String {

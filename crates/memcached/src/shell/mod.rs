@@ -135,13 +135,8 @@ impl Front {
         config: &FrontConfig,
         mut node: ClientNode,
     ) -> Result<(Front, Stopper), FrontError> {
-        let failed = |protocol, address| {
-            move |source| FrontError::Listen {
-                protocol,
-                address,
-                source,
-            }
-        };
+        let failed =
+            |protocol, address| move |source| FrontError::listen(protocol, address, source);
         let mut door =
             Door::open(config.listen, config.keepalive).map_err(failed("tcp", config.listen))?;
         let poll = Poll::new()?;

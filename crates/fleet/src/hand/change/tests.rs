@@ -279,7 +279,10 @@ fn on_the_way_it_stops_when_what_it_rests_on_is_not_so() {
     // A device that ended is started again.
     let mut change = Change::plan(&looked, &remove(&[2]), false).unwrap();
     change.has_ended(2);
-    assert!(change.next(&looked).unwrap_err().contains("started again"));
+    let refused = change.next(&looked).unwrap_err();
+    assert!(refused.contains("started again"), "{refused}");
+    // The head may already have the order that removes the device.
+    assert!(refused.contains("may still complete"), "{refused}");
     // A device dies before it is asked to end.
     let change = Change::plan(&looked, &remove(&[2]), false).unwrap();
     looked.devices.remove(&2);
