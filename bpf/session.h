@@ -2,8 +2,9 @@
 /*
  * Sessions: the session of an order, and the acknowledgement to a session's client.
  *
- * Invariants: make_ack() runs under the lock, since it reads the log's state and stores the values
- * whose checksum contribution it knows (`*_known`, `*_places`). The acknowledgement equals that of
+ * Invariants: make_ack() runs under the lock, since it reads the log's state and writes to the shard
+ * and the session. There it keeps the last value of each field (`*_known`), and the contribution of
+ * this value to the checksum (`*_places`). The acknowledgement equals that of
  * Device::acknowledge in crates/proto byte for byte.
  *
  * Spec: docs/spec/pipeline.md §3, "Checksums" and "Sessions". This file must not decide what to

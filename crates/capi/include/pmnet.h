@@ -589,8 +589,8 @@ int pmnet_server_next(struct pmnet_server server,
 
 /**
  * Sets the reply to a bypass of the present batch. item is the index of the bypass in the batch, counted from 0. The
- * reply is copied. The reply may have up to 16 MiB of any bytes. Every bypass needs a reply before the rows are
- * requested. An update has no reply.
+ * reply is copied. The reply may have up to 16 MiB of any bytes. Set the replies of all bypasses of the batch before you
+ * ask for its rows. An update has no reply.
  */
 int pmnet_server_reply(struct pmnet_server server,
                        size_t item,

@@ -177,7 +177,7 @@ fn after_a_failed_write_nothing_is_accepted() {
     }
 }
 
-/// Name of the variable with the folder for [`limited`].
+/// Environment variable that makes a second process of this test run [`limited`]. Its value is the folder to use.
 const LIMITED: &str = "PMNET_TEST_LIMITED";
 
 /// The kernel creates a thread for a write to a file, and cancels the write if the limit of threads is reached. The limit

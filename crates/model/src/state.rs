@@ -246,9 +246,10 @@ pub struct State {
     pub keys: Keys,
     /// Packets that may still arrive.
     pub network: Network,
-    /// Ghost: the worlds that explain the clients' replies.
+    /// Only for the checks, invisible to the protocol: all sequential executions that could have given the replies which
+    /// the clients have received.
     pub history: History,
-    /// Ghost: the first violation.
+    /// Only for the checks: the first violation.
     pub bad: Bad,
 }
 

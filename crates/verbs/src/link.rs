@@ -211,7 +211,8 @@ impl Link {
         self.counters
     }
 
-    /// Returns whether a packet may go by UDP, because it does not need the order of the queue.
+    /// Returns whether a packet may go by UDP instead of the QP. OPEN and PING may, because no other packet has to stay in
+    /// order with them.
     #[must_use]
     pub fn goes_beside(packet: &[u8]) -> bool {
         matches!(Header::kind_of(packet), Some(Kind::Open | Kind::Ping))

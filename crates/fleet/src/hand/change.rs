@@ -420,7 +420,7 @@ fn device(looked: &Looked, id: u32) -> Result<&DeviceSaid, String> {
     })
 }
 
-/// Checks whether all devices that stay answer. If not, the error names all missing devices together, because they can
+/// Checks whether every device that remains in the chain has answered. If not, the error names all missing devices together, because they can
 /// only be left out together.
 fn all_answer(looked: &Looked, stays: &[u32], leaves: &[u32]) -> Result<(), String> {
     let silent = |ids: &[u32]| {

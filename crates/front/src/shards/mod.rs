@@ -99,8 +99,8 @@ pub struct RouterConfig {
     pub anyone: bool,
     /// The shard of each slot.
     pub map: SlotMap,
-    /// Whether the Redis servers of all shards are masters of one Redis Cluster, which forwards messages to
-    /// all of them.
+    /// Whether the Redis servers of all shards are masters of one Redis Cluster. In a Redis Cluster each node gets every
+    /// message that a client publishes with PUBLISH.
     pub cluster: bool,
     /// Signals that the event loop is running.
     pub pulse: Arc<Pulse>,

@@ -58,7 +58,7 @@ impl<U: Upstream> Front<U> {
             .then(|| learning.after.max(learning.again_after))
     }
 
-    /// Asks the store, if it is time.
+    /// Asks the store for its commands, if it is time.
     pub(super) fn learn_commands(&mut self) {
         let now = self.shared.now;
         if self.next_learning().is_none_or(|after| now < after) {

@@ -75,8 +75,8 @@ fn hop_work(held: u64, sent: u64) -> HopWork {
     work
 }
 
-/// Returns the head of a chain of two devices. Its fast path has admitted orders 2 to 4 and has sent them to
-/// the next device; the machine has followed all three.
+/// Returns the head of a chain of two devices. The head's fast path has admitted orders 2 to 4 and has sent
+/// them to the next device. The head's protocol machine has already read these three entries (`follow`).
 fn followed_to_four() -> Bench {
     let mut bench = with_fast_path(2);
     assert_eq!(bench.forwards().len(), 0, "the OPEN is confirmed");

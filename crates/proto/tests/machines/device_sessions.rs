@@ -268,7 +268,7 @@ fn a_session_that_connects_at_the_last_moment_is_not_ended() {
     bench.admit(&update(1), b"it waited in a slot");
 }
 
-/// OPEN of a client with this name and this number of its start.
+/// Returns the OPEN of a client with this name and this start number.
 fn open_of(client: u64, start: u64, token: u64) -> (Header, [u8; 8]) {
     let open = Header {
         session: 0,

@@ -166,9 +166,9 @@ fn whose_log_lost_its_end_does_not_have_everything() {
     wide(11033);
 }
 
-/// Two kinds of packets may be longer than their path carries. A device passes on a damaged packet like foreign
-/// traffic. A call whose caller has given up is still sent in its original fragments when the path begins to carry
-/// less. The world reported both as violations.
+/// Packets of two kinds may be longer than their path carries. First, damaged packets: a device forwards them unchanged,
+/// as it forwards foreign traffic. Second, fragments of a call whose caller has given up: they keep their size when the
+/// path begins to carry less. The world reported both kinds as violations.
 #[test]
 fn what_may_be_longer_than_its_path() {
     for seed in [31353, 34328, 42527, 195830] {

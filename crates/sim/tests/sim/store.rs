@@ -112,7 +112,8 @@ fn without_its_record_first_an_effect_leaves_no_trace() {
     assert!(count(Act::Publish) > count(Act::AppendRead));
 }
 
-/// A promoted replica has all reported writes, and no write is reported on an old connection.
+/// After a promotion the new master has every write for which the server got a reply. On a connection to the old master
+/// the server gets no such reply any more.
 #[test]
 fn a_promoted_replica_has_what_was_reported() {
     for seed in 0..300 {

@@ -155,7 +155,7 @@ impl RedisUrl {
         })
     }
 
-    /// Parses hosts, and the name or the slots after the hosts. A host without a port gets `port`.
+    /// Parses `HOST:PORT,HOST:PORT/WANTED`. WANTED is the master's name (Sentinel) or the shard's slots (Cluster). A host without a port gets `port`.
     fn parse_guided(
         rest: &str,
         secure: bool,

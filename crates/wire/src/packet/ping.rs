@@ -18,7 +18,7 @@ view! {
         /// Name of the client, as in the OPEN, for a head that has not received the OPEN. Between hops with keys: the
         /// shard token (`docs/spec/keys.md` §3).
         client: request,
-        /// Number of the client's start, as in the OPEN.
+        /// The client's start number, as in the OPEN.
         start: key_hash,
     }
 }

@@ -174,8 +174,8 @@ impl Orders for HandOrders {
 const SILENT_AFTER: Duration = Duration::from_millis(3_500);
 const LOOKED_EVERY: Duration = Duration::from_millis(250);
 
-/// A next hop, and the messages to the loop that sends to it. The loop is ended when the name of the next hop has
-/// another address.
+/// The address of the next hop, and the handle that can end the present run of the device's loop. The run is ended when
+/// the name of the next hop has another address. `None`: the run has no handle.
 type Place = (SocketAddr, Option<Arc<LeaseWords>>);
 
 /// The next hop of a device whose `--next` is a name. If the next hop is silent and the name has another address, the
