@@ -8,6 +8,6 @@ pub mod af_xdp;
 mod burst;
 pub mod direct;
 mod interface;
-mod log_name;
+pub mod log_name;
 pub mod relay;
 pub mod xdp;

@@ -22,7 +22,6 @@ use pmnet_wire::{Header, Kind};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,9 +43,9 @@ pub struct RelayConfig {
     /// The cluster's keys, which may change while the relay runs. `device` has the current keys at the start. `None`:
     /// the keys do not change.
     pub keys: Option<Latest<ClusterKeys>>,
-    /// Path of the log. If the file at this path is no longer the log, the device is told that its log is endangered.
-    /// `None`: the log is not a file.
-    pub log: Option<PathBuf>,
+    /// The name of the log. If its file has lost this name, the device is told that its log is endangered. `None`: the log
+    /// is not a file.
+    pub log: Option<LogName>,
     /// The counter by which the loop shows that it runs.
     pub pulse: Arc<Pulse>,
 }
@@ -63,6 +62,8 @@ pub struct Lease {
 }
 
 const SOCKET_TOKEN: mio::Token = mio::Token(0);
+/// Interval of the looks at the name of the log.
+const LOG_LOOK_EVERY: Nanos = SECOND;
 /// If a device has not served for this long, it warns.
 const PATIENCE: Nanos = 5 * SECOND;
 const MEDIA_TOKEN: mio::Token = mio::Token(1);
@@ -94,6 +95,8 @@ pub(crate) struct Relay {
     /// The last renewal that was passed to the device.
     renewed: (u32, Time),
     log: Option<LogName>,
+    /// Time of the last look at the name of the log.
+    log_looked: Time,
     pulse: Arc<Pulse>,
     /// Number of datagrams from port 0.
     from_nowhere: u64,
@@ -127,7 +130,8 @@ impl Relay {
             lease: config.lease.clone(),
             keys: None,
             renewed: (0, Time(0)),
-            log: config.log.as_deref().and_then(LogName::of),
+            log: config.log.clone(),
+            log_looked: Time(0),
             pulse: Arc::clone(&config.pulse),
             from_nowhere: 0,
         };
@@ -252,7 +256,11 @@ impl Port for Relay {
     }
 
     fn lost_log(&mut self, now: Time) -> bool {
-        let lost = self.log.as_mut().is_some_and(|log| log.is_lost(now));
+        if now.since(self.log_looked) < LOG_LOOK_EVERY {
+            return false;
+        }
+        self.log_looked = now;
+        let lost = self.log.as_ref().is_some_and(LogName::is_lost);
         if lost {
             self.log = None;
         }

@@ -36,6 +36,7 @@ pub use cpu::Instruction;
 pub use dram::DramMedia;
 pub use error::OpenError;
 pub use file::FileMedia;
+pub use fleeting::refuse_fleeting;
 pub use image::replace;
 pub use memory::Memory;
 pub use place::{Class, Place, look};
@@ -77,7 +78,7 @@ pub enum AnyMedia {
 /// [`OpenError::Exists`], [`OpenError::NoSpace`], [`OpenError::Size`] (not a multiple of 4096),
 /// [`OpenError::Locked`] (another process is creating it), [`OpenError::NotDirect`], [`OpenError::Io`].
 pub fn create(path: &Path, kind: Kind, image_bytes: usize) -> Result<AnyMedia, OpenError> {
-    fleeting::refuse(path)?;
+    refuse_fleeting(path)?;
     if kind == Kind::Pmem {
         let media = AnyMedia::Pmem(pmem::create(path, image_bytes)?);
         media.announce(path);
@@ -94,7 +95,7 @@ pub fn create(path: &Path, kind: Kind, image_bytes: usize) -> Result<AnyMedia, O
 /// (truncated, or not a log), [`OpenError::NotDirect`] and [`OpenError::BadBlocks`] (persistent memory),
 /// [`OpenError::Io`].
 pub fn open(path: &Path, kind: Kind) -> Result<AnyMedia, OpenError> {
-    fleeting::refuse(path)?;
+    refuse_fleeting(path)?;
     let media = match kind {
         Kind::File => AnyMedia::File(FileMedia::open(path)?),
         Kind::Dram => AnyMedia::Dram(DramMedia::open(path)?),

@@ -22,6 +22,7 @@ pub(super) fn file_error(path: &Path) -> impl FnOnce(std::io::Error) -> OpenErro
 /// Checks, before the device serves, whether the log could be saved as `path`: the folder exists and is writable, and
 /// `path` is not another kind of file.
 pub(super) fn check(path: &Path) -> Result<(), OpenError> {
+    pmnet_media::refuse_fleeting(path).map_err(|error| OpenError::Other(error.to_string()))?;
     match std::fs::metadata(path) {
         Ok(found) if !found.is_file() => {
             return Err(OpenError::Other(format!(

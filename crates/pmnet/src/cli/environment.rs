@@ -61,7 +61,9 @@ pub fn warn_of_unknown(root: &Command, role: &str) {
                 "PM6037 {name} has no effect: --{flag} is true for one start only, so it counts on the command line only"
             );
         } else {
-            tracing::warn!("PM6036 {name} has no effect: pmnet {role} has no flag --{flag}");
+            tracing::warn!(
+                "PM6036 {name} has no effect: no flag of pmnet {role} has this variable"
+            );
         }
     }
 }

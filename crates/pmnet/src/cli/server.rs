@@ -452,7 +452,7 @@ pub fn run(args: ServerArgs, again: Again<ServerArgs>, part: &Part<'_>) -> anyho
     files.keep_fresh(store_at.passwords.clone(), part);
     let (listen, shard) = (config.listen, store_at.shard);
     if is_only_here(&store_at.url) && !listen.ip().is_loopback() {
-        tracing::warn!(
+        tracing::info!(
             "PM2019 --store: only this machine reaches this address, and the server tells it to fronts. Give fronts on other machines --direct with an \
              address of the store that they reach, or give --store such an address"
         );

@@ -2,6 +2,7 @@
 
 use anyhow::Context;
 use pmnet_client::Stop;
+use pmnet_dataplane::log_name::LogName;
 use pmnet_dataplane::relay::{self, RelayConfig};
 use pmnet_device::{DeviceNode, FastPath, Turn};
 use pmnet_fleet::Facts;
@@ -81,6 +82,12 @@ pub fn announce<M: Media>(
 pub fn open_log(settings: &Settings) -> anyhow::Result<(Log<AnyMedia>, bool)> {
     let device = settings.relay.device.id;
     let shard = settings.relay.device.shard;
+    let name = settings.relay.log.as_ref();
+    // A file that has lost its name still has the log, also for the next run.
+    let settings = &Settings {
+        path: name.map_or_else(|| settings.path.clone(), LogName::place),
+        ..settings.clone()
+    };
     let made = !settings.path.exists();
     let unused = made || pmnet_media::is_unused_device(&settings.path, settings.kind)?;
     let (mut media, parameters) = if unused {
@@ -131,7 +138,11 @@ pub fn open_log(settings: &Settings) -> anyhow::Result<(Log<AnyMedia>, bool)> {
             "read the log"
         );
     }
-    Ok((scan.repair(decision)?, made))
+    let log = scan.repair(decision)?;
+    if let Some(name) = name {
+        name.keep()?;
+    }
+    Ok((log, made))
 }
 
 /// Makes the file of a new log. The file has the size that the operator gave. Without a given size, the file has the
@@ -210,7 +221,36 @@ pub fn new_identity(device: u32, shard: u32) -> anyhow::Result<Identity> {
 
 #[cfg(test)]
 mod tests {
-    use super::new_identity;
+    use super::super::settings::settings;
+    use super::*;
+
+    /// Regression test: after the file had been removed, the next run of the same process made a new log, and entries that
+    /// were not applied were lost.
+    #[test]
+    fn the_next_run_finds_a_log_that_has_lost_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let args = format!(
+            "listen = \"127.0.0.1:0\"\nnext = \"127.0.0.1:1\"\nid = 1\nlog = \"{}\"\nlog-size = \"1M\"\nmedia = \"dram\"\n",
+            path.display()
+        );
+        let settings = settings(toml::from_str(&args).unwrap()).unwrap();
+        let (log, made) = open_log(&settings).unwrap();
+        assert!(made);
+        let first = log.identity().log_uuid;
+        log.close().unwrap();
+        for change in [0, 1] {
+            match change {
+                0 => std::fs::remove_file(&path).unwrap(),
+                _ => std::fs::write(&path, "something else").unwrap(),
+            }
+            // The supervisor starts each run with a copy of the settings.
+            let (log, made) = open_log(&settings.clone()).unwrap();
+            assert!(!made && log.identity().log_uuid == first);
+            log.close().unwrap();
+        }
+        assert_eq!(std::fs::read(&path).unwrap(), b"something else");
+    }
 
     #[test]
     fn no_two_logs_have_the_same_identity() {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use pmnet_cli::{ConfigError, Family, bytes};
+use pmnet_dataplane::log_name::LogName;
 use pmnet_dataplane::relay::RelayConfig;
 use pmnet_device::DeviceConfig;
 use pmnet_log::Parameters;
@@ -162,7 +163,7 @@ pub fn settings(args: DeviceArgs) -> Result<Settings, ConfigError> {
     }
     let mut relay = relay_config(listen, device, &args);
     relay.keys = keys.as_ref().map(|keys| keys.keys.clone());
-    relay.log = (!matches!(place, Place::Kernel(_))).then(|| path.clone());
+    relay.log = (!matches!(place, Place::Kernel(_))).then(|| LogName::new(&path));
     Ok(Settings {
         relay,
         path,
@@ -395,7 +396,7 @@ fn nth(first: &Settings, index: u16) -> Result<Settings, ConfigError> {
     let mut path = first.path.clone().into_os_string();
     path.push(format!(".{}", relay.device.shard));
     settings.path = path.into();
-    settings.relay.log = settings.relay.log.map(|_| settings.path.clone());
+    settings.relay.log = settings.relay.log.map(|_| LogName::new(&settings.path));
     Ok(settings)
 }
 
