@@ -16,7 +16,7 @@ use pmnet_lab::resp::{Client, Reply};
 use rustix::process::Signal;
 
 use crate::common;
-use crate::status::{get, load_until, place, shown};
+use crate::status::{CLIENTS, get, load_until, place, shown};
 use crate::support::{SetOnDrop, connect, eventually, ok};
 
 const SOON: Duration = Duration::from_secs(20);
@@ -60,6 +60,17 @@ fn gets_in(endpoint: SocketAddr) -> bool {
         .is_ok_and(|reply| reply == Reply::Status(b"PONG".to_vec()))
 }
 
+/// Returns the number of the front's clients, including the one that asks.
+fn clients(endpoint: SocketAddr) -> usize {
+    match connect(endpoint).call(&["CLIENT", "LIST"]).unwrap() {
+        Reply::Bulk(text) => text
+            .split(|byte| *byte == b'\n')
+            .filter(|line| !line.is_empty())
+            .count(),
+        other => panic!("{other:?}"),
+    }
+}
+
 fn begin(name: &str) -> Option<(Cluster, PathBuf, Scratch)> {
     let scratch = Scratch::new(common::folder(), &format!("{name}-file")).unwrap();
     let path = scratch.disk().join("front.toml");
@@ -82,6 +93,10 @@ fn limits_and_the_log_filter_change_under_load() {
         let over = &over;
         let _ends = SetOnDrop(over);
         let load = scope.spawn(move || load_until(endpoint, None, over));
+        // Otherwise the limit could refuse a connection of the load.
+        eventually("the load has its connections", SOON, || {
+            clients(endpoint) > CLIENTS
+        });
         steps(&mut cluster, &path, endpoint);
         over.store(true, Ordering::Relaxed);
         load.join().unwrap()

@@ -26,7 +26,7 @@ use crate::support::{connect, eventually, front, launch, ok};
 const OPEN: &str = "the status port is open at=";
 const ANSWERED_MAX: Duration = Duration::from_secs(10);
 /// Number of clients of the load.
-const CLIENTS: usize = 4;
+pub const CLIENTS: usize = 4;
 const SCRAPED_EVERY: Duration = Duration::from_millis(20);
 
 /// Returns a topology in which every process has a status port.
