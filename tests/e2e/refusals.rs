@@ -19,7 +19,7 @@ use crate::support::{bulk, connect, eventually, front};
 /// Deadline of the front's calls in these tests.
 const DEADLINE: Duration = Duration::from_secs(3);
 /// A time that is longer than a call's deadline, with the rounding of its remaining time.
-const AFTERWARDS: Duration = Duration::from_secs(5);
+const AFTERWARDS: Duration = Duration::from_secs(20);
 
 fn cluster(name: &str) -> Option<Cluster> {
     cluster_with(name, DEADLINE)

@@ -20,7 +20,7 @@ const LEASE: Duration = Duration::from_secs(3);
 /// plus two seconds.
 const GAP_MAX: Duration = Duration::from_secs(12);
 /// Longest wait until a shard has repaired itself.
-pub const HEALED_MAX: Duration = Duration::from_secs(30);
+pub const HEALED_MAX: Duration = Duration::from_secs(60);
 
 /// A chain in a fleet, with two controllers.
 pub struct World {
