@@ -19,7 +19,7 @@ use crate::support::{bulk, connect, eventually, front};
 /// Deadline of the front's calls in these tests.
 const DEADLINE: Duration = Duration::from_secs(3);
 /// A time that is longer than a call's deadline, with the rounding of its remaining time.
-const AFTERWARDS: Duration = Duration::from_secs(20);
+const AFTERWARDS: Duration = Duration::from_secs(5);
 
 fn cluster(name: &str) -> Option<Cluster> {
     cluster_with(name, DEADLINE)
@@ -247,7 +247,7 @@ fn a_script_that_hangs_redis_is_killed_through_the_front() {
         let killed = std::thread::scope(|scope| {
             let script = "while true do redis.call('GET', 'k') end";
             let call = scope.spawn(|| own.call(&[command, script, "0"]).unwrap());
-            eventually("others are told", AFTERWARDS, || {
+            eventually("others are told", 3 * AFTERWARDS, || {
                 let reply = other.call(&["STRLEN", "k"]).unwrap();
                 says(&reply, "BUSY Redis is busy running a script.")
             });
