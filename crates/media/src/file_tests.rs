@@ -166,7 +166,7 @@ fn after_a_failed_write_nothing_is_accepted() {
             .and_then(|()| media.persist_poll(true));
         let error = result.unwrap_err().to_string();
         assert!(
-            error.contains("log") && error.contains("restart the device"),
+            error.contains("log") && error.contains("start the process again"),
             "{error}"
         );
         assert!(matches!(
