@@ -1,4 +1,4 @@
-//! What is measured, and in how many rounds.
+//! The measurements of a run, and the number of their rounds.
 
 use std::path::PathBuf;
 use std::time::Duration;

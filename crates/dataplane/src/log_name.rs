@@ -52,7 +52,7 @@ impl LogName {
         }
     }
 
-    /// Returns what has happened to the name; `None`: the path still leads to the file, or nobody knows.
+    /// Returns the reason why the path no longer leads to the file. `None`: it still does, or the system does not tell.
     fn loss(&self) -> Option<&'static str> {
         let own = self.file.get()?.metadata().ok()?;
         match std::fs::metadata(&self.path) {

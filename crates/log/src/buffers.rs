@@ -1,8 +1,8 @@
 //! Packet buffers as frame space, and the owner of each buffer (`docs/spec/ordered-log.md` §11).
 //!
-//! A buffer is in one of four states. Free: nobody uses it. Lent: the component that moves packets has it. Live: an
-//! entry of the log points into it. Away: a store in the same region has it. This module never sees the bytes of a
-//! buffer. At most [`Buffers::live_max`] buffers are live, so that packets can always be received.
+//! A buffer is in one of four states. Free: neither the log nor the port uses it. Lent: the component that moves
+//! packets has it. Live: an entry of the log points into it. Away: a store in the same region has it. This module never
+//! sees the bytes of a buffer. At most [`Buffers::live_max`] buffers are live, so that packets can always be received.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -356,8 +356,8 @@ mod tests {
         (10..20).for_each(|number| all.take_in(number));
         let lent = all.lend().unwrap();
         assert!(all.keep_lent(&(index(lent) * 2048..index(lent) * 2048 + 100)));
-        // The frame is released before the first loan. The buffer must become free, because nobody polls released
-        // buffers yet.
+        // The frame is released before the first loan. The buffer must become free, because no port polls
+        // released buffers yet.
         all.release(2048 + 64);
         all.release(index(lent) * 2048);
         assert_eq!(all.poll_released(), Some(1));

@@ -17,17 +17,11 @@ const PRIVATE: &str = "systemd-private-";
 pub fn refuse_fleeting(path: &Path) -> Result<(), OpenError> {
     // Without /proc nothing is known, and the path is used.
     let mounts = std::fs::read_to_string(MOUNTS).unwrap_or_default();
-    let folder = match path.parent() {
-        Some(folder) if folder.as_os_str().is_empty() => Path::new("."),
-        Some(folder) => folder,
-        None => path,
-    };
-    // A link leads to the file, and the file's folder counts.
-    let file = path.canonicalize().ok();
-    let folder = match file.as_deref().and_then(Path::parent) {
-        Some(folder) => Some(folder.to_owned()),
-        None => folder.canonicalize().ok(),
-    };
+    // If the path is a link, the folder of the file to which it leads counts.
+    let file = path.canonicalize().or_else(|_| std::path::absolute(path));
+    let folder = file
+        .ok()
+        .and_then(|file| file.parent()?.canonicalize().ok());
     match folder {
         Some(folder) if is_private(&mounts, &folder) => Err(OpenError::Fleeting {
             path: path.to_owned(),

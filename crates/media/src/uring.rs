@@ -28,7 +28,7 @@ const SLOTS: usize = 16;
 /// Largest write, in bytes.
 const SLOT_BYTES: usize = 64 * 1024;
 /// Pause before the refused writes of a batch are repeated. The ring itself measures the pause, and its end makes the
-/// ring's descriptor readable, so nobody sleeps, and no thread is needed.
+/// ring's descriptor readable, so the device's loop does not sleep, and no thread is needed.
 static PAUSE: types::Timespec = types::Timespec::new().nsec(10_000_000);
 /// Longest time in which each write of a batch may be refused. Then the batch fails.
 const REFUSED_MAX: Duration = Duration::from_secs(5);

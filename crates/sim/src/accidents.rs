@@ -274,7 +274,7 @@ impl World {
         }
     }
 
-    /// The server is down for so long that the logs fill up.
+    /// The server is down long enough to fill the logs.
     fn outage(&mut self) {
         let node = self.config.devices;
         let after = self.below(self.config.outage_max);

@@ -50,7 +50,7 @@ impl<T: Clone> Latest<T> {
         drop(present);
         let wakers = self.0.wakers.lock().unwrap_or_else(PoisonError::into_inner);
         for waker in wakers.iter().filter_map(Weak::upgrade) {
-            // If the loop has ended, nobody needs to be woken.
+            // A loop that has ended needs no wake-up.
             let _ = waker.wake();
         }
     }
@@ -97,7 +97,7 @@ impl<T: Clone> Latter<T> {
         wakers.push(Arc::downgrade(&waker));
         drop(wakers);
         if self.shared.replaced.load(Ordering::Acquire) != self.seen {
-            // If the loop has ended, nobody needs to be woken.
+            // A loop that has ended needs no wake-up.
             let _ = waker.wake();
         }
         self._waker = Some(waker);

@@ -131,7 +131,7 @@ impl LeaseWords {
     fn wake(&self) {
         let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(waker) = &*waker {
-            // If the loop has ended, nobody needs to be woken.
+            // A loop that has ended needs no wake-up.
             let _ = waker.wake();
         }
     }

@@ -62,7 +62,7 @@ impl ServerWords {
         self.wake_loop();
     }
 
-    /// Notes that another server has taken its turn, or may have taken it. What this loop knows of its store is then no
+    /// Notes that another server has taken its turn, or may have taken it. Then this loop's knowledge of its store is no
     /// longer valid, so the loop is woken, and ends.
     pub fn end_turn(&self) {
         self.turn_is_over.store(true, Ordering::Release);
@@ -77,7 +77,7 @@ impl ServerWords {
     fn wake_loop(&self) {
         let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(waker) = &*waker {
-            // If the loop has ended, nobody needs to be woken.
+            // A loop that has ended needs no wake-up.
             let _ = waker.wake();
         }
     }

@@ -34,7 +34,7 @@ pub fn kill() -> ! {
     resume_unwind(Box::new(Killed))
 }
 
-/// What the pipeline did with a frame.
+/// The pipeline's action for a frame.
 #[derive(Debug)]
 pub enum Passed {
     /// The pipeline sent this datagram to this receiver.

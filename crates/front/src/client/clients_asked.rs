@@ -115,8 +115,8 @@ enum Nobody {
     Last,
 }
 
-/// Returns the command as a question to the store. `nobody`: place of an added condition that is false for every
-/// client of the store; `None`: no condition is added.
+/// Returns the command as a question to the store. `nobody`: place of a condition that is added and that no client of
+/// the store meets; `None`: no condition is added.
 fn question(arguments: &Arguments<'_>, nobody: Option<Nobody>) -> Bytes {
     let mut words: Vec<&[u8]> = arguments.iter().collect();
     if let Some(nobody) = nobody {

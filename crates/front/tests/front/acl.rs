@@ -1,4 +1,4 @@
-//! Random users send the same random commands to a Redis, and to a front with another Redis behind it. The replies must
+//! Random users send the same random commands to a Redis, and to a front whose store is another Redis. The replies must
 //! be the same, so a user has exactly the same rights on both sides. From time to time the rights of a connected user
 //! change.
 //!

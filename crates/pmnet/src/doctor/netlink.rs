@@ -79,7 +79,7 @@ pub(super) struct Linked {
     namespace: Option<i32>,
 }
 
-/// What a driver can do with XDP, as bits of the kernel's `netdev` family.
+/// The abilities of a driver with XDP, as bits of the kernel's `netdev` family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Features(pub u64);
 

@@ -1,4 +1,4 @@
-//! What the status port shows about a controller.
+//! The status port's view of a controller.
 
 use std::sync::Mutex;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! What the status port shows about a device.
+//! The status port's view of a device.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;

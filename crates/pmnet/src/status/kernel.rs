@@ -1,4 +1,4 @@
-//! What the status port shows about a device in the kernel. The counters are in pinned maps, which are read for each
+//! The status port's view of a device in the kernel. The counters are in pinned maps, which are read for each
 //! request.
 
 use pmnet_dataplane::xdp::Status;

@@ -1,4 +1,4 @@
-//! What the status port shows about a front for memcached clients.
+//! The status port's view of a front for memcached clients.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

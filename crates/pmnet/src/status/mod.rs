@@ -1,4 +1,4 @@
-//! What the status port shows about each role: the metrics of its loop, whether it is ready, and further facts.
+//! The status port's view of each role: the metrics of its loop, whether it is ready, and further facts.
 //!
 //! Not allowed here: serving HTTP (`pmnet_status` does it), and any work in a loop other than copying counters.
 

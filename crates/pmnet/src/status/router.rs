@@ -1,4 +1,4 @@
-//! What the status port shows about the router of a front with many shards.
+//! The status port's view of the router of a front with many shards.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! What the status port shows about a server.
+//! The status port's view of a server.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;

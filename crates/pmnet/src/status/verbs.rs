@@ -1,4 +1,4 @@
-//! What the status port shows about the queue from which a device takes the messages of an RDMA NIC (--mode verbs).
+//! The status port's view of the queue from which a device takes the messages of an RDMA NIC (--mode verbs).
 
 use pmnet_status::{Board, Sample, numbers};
 use pmnet_verbs::{ConnectionCounters, QueueCounters};

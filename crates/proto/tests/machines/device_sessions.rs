@@ -173,7 +173,7 @@ fn a_session_that_speaks_at_the_last_moment_is_not_ended() {
 fn a_session_is_ended_once() {
     let mut bench = bench_found_silent();
     bench.admit(&from_client(Kind::End, 1), b"");
-    // The head's END had to wait for room in the log, so long that the session counts as silent again.
+    // The head's END waited for space in the log for two seconds, after which the session counts as silent again.
     bench.now = bench.now + 2 * SECOND;
     assert_eq!(bench.device.poll_own_entry(bench.now, ROOM), None);
     assert_eq!(bench.device.counters().expired_sessions, 0);

@@ -1,5 +1,5 @@
-//! The simulated store behaves as described. After a failure there is an effect with its record, or there is neither. A
-//! command of an old connection has no effect after the next load.
+//! The simulated store behaves as described. After a failure the store has both the effect of a command and its record,
+//! or none of the two. A command of an old connection has no effect after the next load.
 
 use bytes::Bytes;
 use pmnet_proto::Time;

@@ -39,7 +39,7 @@ const NANOS_MAX: u64 = 60_000_000_000;
 pub struct Run {
     /// The server's address.
     pub target: SocketAddrV4,
-    /// What the server does with a request.
+    /// The server's work for a request.
     pub store: Store,
     /// Number of queues.
     pub queues: usize,

@@ -27,7 +27,7 @@ const TARGET: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, 200), 7_
 /// One combination of server, log, queues and request size.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cell {
-    /// What the server does with a request.
+    /// The server's work for a request.
     pub store: Store,
     /// The medium of the server's log.
     pub place: Place,

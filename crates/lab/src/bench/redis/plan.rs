@@ -47,7 +47,7 @@ pub enum Row {
     #[value(name = "relay-2")]
     #[serde(rename = "relay-2")]
     Relay2,
-    /// pmnet with two devices; all processes have status ports, which nobody asks.
+    /// pmnet with two devices; all processes have status ports, which no scraper reads.
     #[value(name = "relay-2-status")]
     #[serde(rename = "relay-2-status")]
     Relay2Status,
@@ -170,7 +170,7 @@ impl Row {
             }
             Row::Relay1Insecure => "the same with one device, and without keys (--insecure)",
             Row::Relay2Status => {
-                "the same with two devices; front, devices and server have status ports, which nobody asks"
+                "the same with two devices; front, devices and server have status ports, which no scraper reads"
             }
             Row::Relay2Scraped => {
                 "the processes of relay-2-status; while this row is measured, each is asked for its metrics once a second, as \

@@ -158,7 +158,7 @@ impl Taken {
     }
 }
 
-/// What this process found in the kernel at its start, and whether the device has served since then.
+/// The state in the kernel when this process started, and whether the device has served since then.
 pub struct InKernel {
     found: Found,
     was_serving: bool,
